@@ -9,9 +9,10 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -90,7 +91,8 @@ def _measured(name: str, race: Race, folder: Path) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     paths = {minutes: folder / "scores" / f"{_slug(name)}_{minutes:g}.json" for minutes in race.minutes}
-    if all(path.is_file() for path in paths.values()):
+    race = replace(race, minutes=[minutes for minutes, path in paths.items() if not path.is_file()])
+    if not race.minutes:
         return
     (folder / "scores").mkdir(exist_ok=True)
     for minutes, system, spent, mixtures, parameters in SYSTEMS[name](folder, race):
@@ -131,6 +133,7 @@ def _of_sepkit(*settings: str, slower: int = 1) -> Callable[[Path, Race], Reache
         each = max((three - one) / 2, 1e-3)
         for minutes in race.minutes:
             out = folder / f"{settings[1]}_{minutes:g}"
+            rmtree(out, ignore_errors=True)  # Of an interrupted call, whose time was not kept.
             epochs = max(1, round((minutes - one + each) / each))
             yield minutes, str(out / "model"), spend(out, epochs), epochs * epoch, _parameters(out / "model")
 

@@ -1,4 +1,4 @@
-"""Divide the manifests of count.sh by the number of speakers, keep the scores of a run as JSON, and compare the runs kept.
+"""Divide the manifests of count.sh by number of speakers, keep the scores of a run as JSON, and compare the runs kept.
 
 count.py divide DATA
 count.py record RUN --out FILE.json
@@ -41,14 +41,17 @@ def record(run: Path) -> dict:
             rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
         speakers = [int(row["sources"]) for row in rows]
         found = [int(row.get("speaker_count") or row["sources"]) for row in rows]
-        total = [sum(float(row[f"si_sdri_db_s{k}"] or 0) for k in range(1, m + 1)) for m, row in zip(speakers, rows, strict=True)]
+        total = [
+            sum(float(row[f"si_sdri_db_s{k}"] or 0) for k in range(1, m + 1))
+            for m, row in zip(speakers, rows, strict=True)
+        ]
         score = [round(sum_db / max(m, n), 2) for sum_db, m, n in zip(total, speakers, found, strict=True)]
         sets[folder.name] = {"speakers": speakers, "found": found, "si_sdri_db": score}
     return {"run": run.name} | sets
 
 
 def table(runs: Path) -> str:
-    """Return a Markdown table: share counted correctly and mean SI-SDRi, of each run, test set and number of speakers."""
+    """Return a Markdown table: share counted correctly and mean SI-SDRi by run, test set and number of speakers."""
     lines = ["| run, test set | speakers | counted correctly | SI-SDRi, dB |", "|---|---|---|---|"]
     for path in sorted(runs.glob("count_*.json")):
         kept = parse_json(path.read_text())
