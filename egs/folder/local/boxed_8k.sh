@@ -8,9 +8,9 @@
 # OUT         folder for manifests and runs
 # OPTION      of `sepkit train`, for every run: --trainer.max_minutes 0.1 tries them all
 #
-# Minutes are those of one core of an AMD EPYC (bfloat16), for channels_5 of an Intel Xeon with AMX, and for the first two causal runs of
-# two of an Intel Xeon. What shipped
-# after each part of the work was kept in half precision, and the next part began from that.
+# Minutes are those of one core of an AMD EPYC (bfloat16), for channels_5 and channels_6 of an Intel Xeon with AMX, and for the
+# first two causal runs of two of an Intel Xeon. What shipped after each part of the work was kept in half precision, and the
+# next part began from that.
 # The same command again continues.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
@@ -106,6 +106,11 @@ run channels_5 averaged_3 all 10 "${channels[@]}" "${eight[@]}" --data.dynamic_m
   --data.dynamic_mixing.turns_probability 0.25 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 104 \
   --trainer.decay_share 0.8 --objective.cost.max_db 20
 average averaged_4 averaged_3 channels_5 0.3
+run channels_6 averaged_4 all 11 "${channels[@]}" "${eight[@]}" --data.dynamic_mixing.channel_probability 0.65 \
+  --data.dynamic_mixing.noise_probability 0.3 --data.dynamic_mixing.reverberation_probability 0.42 \
+  --data.dynamic_mixing.turns_probability 0.2 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 84 \
+  --trainer.decay_share 0.8 --objective.cost.max_db 20
+average averaged_5 averaged_4 channels_6 0.3
 
 export OMP_NUM_THREADS=2
 run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
@@ -130,5 +135,5 @@ ship() {
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
     --more speech_more speech_voices speech_synthesized --out "$out/$1" "${@:3}")
 }
-ship boxed_8k averaged_4 --views 3
+ship boxed_8k averaged_5 --views 3
 ship boxed_8k_causal causal_last --views 1

@@ -14,7 +14,7 @@ import numpy as np
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 from sepkit.inference.quality.voices import MOST_RANGE_DB
 
-MOST_TAKEN_FOR_ONE = 0.005
+MOST_TAKEN_FOR_ONE = 0.0075
 """Share of the recordings of several speakers that may be taken for one speaker."""
 
 MOST_TAKEN_FOR_SEVERAL = 0.025
@@ -142,7 +142,7 @@ class SingleSpeakerDetector:
 def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> SingleSpeakerDetector | None:
     """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
-    In ten-fold cross-validation over speakers, at most 0.5 % of the recordings of several speakers are taken for one,
+    In ten-fold cross-validation over speakers, at most 0.75 % of the recordings of several speakers are taken for one,
     2.5 % of those of one speaker are taken for several, and 3 % of each kind are misjudged.
 
     Args:
