@@ -9,13 +9,13 @@
 #                      the sources); told1 ... told5: as many hypotheses as speakers, PIT, only mixtures with that number
 # --seeds "..."        seeds of every method
 # --groups "A=RE B=RE" one test set for each: it mixes only speakers whose identifier matches the pattern
-# --runs DIR           a JSON for each finished run; runs that have one are not trained again
-# --data DIR           folder of the manifests
+# --runs DIR           a JSON for each finished run; runs that have one are not trained again (default: runs, the project's own)
+# --data DIR           folder of the manifests, seen from egs/folder like the two others
 # --exp DIR            folder of the runs
 # --extra "..."        further options of sepkit train
 # --prepare-options "..."  further options of sepkit prepare folder
 #
-# The same command again continues. Time: 360 steps of 8 mixtures of 3 s a run, 4 minutes of one core. At last it prints the shares
+# The same command again continues. Time: 360 steps of 8 mixtures of 3 s a run, 4 minutes of one core. Finally, it prints the shares
 # counted correctly, and SI-SDRi in dB where sources without an estimate and estimates without a source count as 0. Results: RESULTS.md.
 set -euo pipefail
 caller=$PWD
@@ -38,18 +38,19 @@ for name in speech noise; do [ -n "${!name}" ] || { echo "$0: --$name: nothing g
 mkdir -p "$runs"
 
 # shellcheck disable=SC2086  # lists of words
-[ -e "$data/test.jsonl" ] || sepkit prepare folder --speech "$(from_caller "$speech")" --noise "$(from_caller "$noise")" --groups $groups \
+[ -e "$data/.prepared" ] || sepkit prepare folder --speech "$(from_caller "$speech")" --noise "$(from_caller "$noise")" --groups $groups \
   $prepare_options --out "$data"
+touch "$data/.prepared"
 
 for seed in $seeds; do
   for method in $methods; do
     record=$runs/count_${method}_seed$seed.json folder=$exp/${method}_seed$seed manifests=$data options=() counts=
-    [ ! -e "$record" ] || continue
+    if [ -e "$record" ]; then echo "$record is there, not trained again"; continue; fi
     case $method in
       told[1-5])
         manifests=$data/${method#told}
         options=(--config conf/told.yaml --model.hypotheses "${method#told}" --objective.assignment.name pit)
-        [ -e "$manifests" ] || python3 local/count.py divide "$data" ;;
+        python3 local/count.py divide "$data" ;;
       amcl)
         temperature=--objective.assignment.temperature
         options=(--objective.assignment.name amcl $temperature.name truncated_exponential $temperature.initial 5 $temperature.decay 0.5

@@ -97,7 +97,9 @@ def _measured(name: str, race: Race, folder: Path) -> None:
     (folder / "scores").mkdir(exist_ok=True)
     for minutes, system, spent, mixtures, parameters in SYSTEMS[name](folder, race):
         options = EvaluationOptions(metrics=["si_sdr"])
-        summary = evaluate(system, folder / "test.jsonl", folder / f"{_slug(name)}_{minutes:g}", options)
+        out = folder / f"{_slug(name)}_{minutes:g}"
+        rmtree(out, ignore_errors=True)  # Scores of another model, from an interrupted call.
+        summary = evaluate(system, folder / "test.jsonl", out, options)
         score = {"core_minutes": minutes, "spent_minutes": spent, "mixtures": mixtures, "parameters": parameters}
         write_json(paths[minutes], score | summary["metrics"]["si_sdri_db"])
         print(f"{name}, {minutes:g} minutes: {summary['metrics']['si_sdri_db']['mean']:.2f} dB", flush=True)

@@ -106,6 +106,7 @@ run channels_5 averaged_3 all 10 "${channels[@]}" "${eight[@]}" --data.dynamic_m
   --data.dynamic_mixing.turns_probability 0.25 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 104 \
   --trainer.decay_share 0.8 --objective.cost.max_db 20
 average averaged_4 averaged_3 channels_5 0.3
+# Once more, with more telephones and rooms and less noise.
 run channels_6 averaged_4 all 11 "${channels[@]}" "${eight[@]}" --data.dynamic_mixing.channel_probability 0.65 \
   --data.dynamic_mixing.noise_probability 0.3 --data.dynamic_mixing.reverberation_probability 0.42 \
   --data.dynamic_mixing.turns_probability 0.2 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 84 \

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.files import parse_json
+from sepkit.files import parse_json, write_text
 
 
 def divide(data: Path) -> None:
@@ -26,21 +26,21 @@ def divide(data: Path) -> None:
             parts[len(parse_json(line)["sources"])].append(line)
         for speakers, lines in parts.items():
             (data / str(speakers)).mkdir(exist_ok=True)
-            (data / str(speakers) / manifest.name).write_text("".join(lines))
+            write_text(data / str(speakers) / manifest.name, "".join(lines))
 
 
 def record(run: Path) -> dict:
-    """Return for each test set, by mixture: speakers, how many were found (none: told), and SI-SDRi in dB.
+    """Return for each test set, by mixture: speakers, how many were found (as many if told), and SI-SDRi in dB.
 
-    SI-SDRi is the sum over the matched sources, divided by the larger one of both numbers, so that a source without an
-    estimate and an estimate without a source count as 0 dB.
+    SI-SDRi is the sum over the matched sources, divided by the larger of the true and the found number of speakers. So
+    a source without an estimate and an estimate without a source count as 0 dB, which is more than a failed one has.
     """
     sets = {}
     for folder in sorted((run / "evaluation").glob("test_*")):
         with (folder / "utterances.csv").open(newline="") as file:
             rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
         speakers = [int(row["sources"]) for row in rows]
-        found = [int(row.get("speaker_count") or row["sources"]) for row in rows]
+        found = [int(row["speaker_count"]) for row in rows] if "speaker_count" in rows[0] else speakers
         total = [
             sum(float(row[f"si_sdri_db_s{k}"] or 0) for k in range(1, m + 1))
             for m, row in zip(speakers, rows, strict=True)
@@ -75,6 +75,6 @@ if __name__ == "__main__":
     if options.what == "divide":
         divide(options.path)
     elif options.what == "record":
-        options.out.write_text(json.dumps(record(options.path)) + "\n")
+        write_text(options.out, json.dumps(record(options.path)) + "\n")
     else:
         print(table(options.path))
