@@ -1,6 +1,5 @@
 """Simulated rooms: impulse responses from talkers to a microphone, computed once and kept in a folder."""
 
-import math
 import os
 from pathlib import Path
 from typing import cast
@@ -13,9 +12,10 @@ from sepkit.files import atomic_output, cache_folder
 SPEED_OF_SOUND = 343.0
 """m/s"""
 # Increase whenever the same room would come out differently, so that old caches are not used.
-_VERSION = "v1"
+_VERSION = "v2"
 _WALL_DISTANCE = 0.5
 _TALKER_DISTANCE = 0.5
+_FARTHEST_METERS = (1.0, 5.0)
 # Reflections this soon after the direct sound are perceived as part of it (ISO 3382-1: the time of C50).
 _EARLY_SECONDS = 0.05
 
@@ -25,8 +25,9 @@ class RoomBank:
 
     A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine). The shortest
     time of a large room is that of walls with 90 % absorption. There is one omnidirectional microphone. Microphone and
-    talkers are at least 0.5 m from the walls and from each other, and 1 to 2 m above the floor. Rooms are simulated by
-    the image source method (Allen & Berkley 1979) of pyroomacoustics.
+    talkers are at least 0.5 m from the walls and 1 to 2 m above the floor. Talkers are at least 0.5 m from the microphone
+    and at most 1 to 5 m, drawn for each room. Rooms are simulated by the image source method (Allen & Berkley 1979) of
+    pyroomacoustics.
 
     Args:
         folder: holds impulse responses, one file per room, made on first use; processes may share it. None:
@@ -86,7 +87,7 @@ def simulate_room(
     sample_rate: int,
     num_sources: int,
     reverberation_seconds: float | None = None,
-    talker_meters: tuple[float, float] = (_TALKER_DISTANCE, math.inf),
+    talker_meters: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Return impulse responses of a random room, (num_sources, L) float32, see `RoomBank`.
 
@@ -95,7 +96,7 @@ def simulate_room(
         sample_rate: Sampling rate, Hz.
         num_sources: Number of talkers.
         reverberation_seconds: Reverberation time T60, seconds; None: drawn from 0.1 to 0.6 s.
-        talker_meters: Least and largest distance of a talker from the microphone, meters.
+        talker_meters: Least and largest distance of a talker from the microphone, meters; None: see `RoomBank`.
     """
     try:
         import pyroomacoustics
@@ -109,6 +110,9 @@ def simulate_room(
         reverberation_seconds = generator.uniform(max(0.1, shortest), 0.6)
     absorption, max_order = pyroomacoustics.inverse_sabine(reverberation_seconds, size, c=SPEED_OF_SOUND)
     microphone = _position(generator, size)
+    if talker_meters is None:
+        # People record at arm's length or across a table more often than through a hall.
+        talker_meters = (_TALKER_DISTANCE, generator.uniform(*_FARTHEST_METERS))
     talkers = [_talker_position(generator, size, microphone, talker_meters) for _ in range(num_sources)]
     room = pyroomacoustics.ShoeBox(
         size, fs=sample_rate, materials=pyroomacoustics.Material(absorption), max_order=max_order

@@ -6,10 +6,11 @@ no rates and no spread. None takes another pass of the masker, so that predictio
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 
-from sepkit.inference.runners.base import ModelOutput, Runner
+from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner
 from sepkit.matching import linear_sum_assignment
 from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
@@ -24,6 +25,9 @@ EXCERPT_SECONDS = 5.0
 LOWEST_DB = -80.0
 """Levels of estimates are raised to this one."""
 
+# On 1,050 dev mixtures their squares and their product lower the error from 3.8 to 3.2 dB: views of a model that
+# returns the same twice agree, too.
+_SECOND_ORDER = (AGREEMENT, "correlation_db")
 _LEAST_DB = -60.0
 _FRAME_SECONDS = 0.032
 
@@ -93,6 +97,7 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     * `dominance`: share of the energy of all estimates that is in the strongest one of each frame and frequency, the
       same for all, of two hypotheses or more; 1: no overlap.
     * `score`: log-odds that it is a speaker.
+    * `agreement_db*agreement_db` and so on: squares and product of `agreement_db` (of views) and `correlation_db`.
     * those of the mixture, the same for all hypotheses.
 
     Args:
@@ -104,6 +109,8 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     estimates = output.estimates[0]
     features = _relations(estimates, mixture) | {name: values[0] for name, values in output.features.items()}
     features |= _sound(estimates, sample_rate)
+    pairs = combinations_with_replacement(filter(features.__contains__, _SECOND_ORDER), 2)
+    features |= {f"{one}*{other}": features[one] * features[other] for one, other in pairs}
     if output.scores is not None:
         features["score"] = output.scores[0].astype(np.float64)
     silent = np.ptp(estimates, axis=-1) == 0

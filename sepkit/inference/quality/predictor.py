@@ -89,8 +89,8 @@ class QualityPredictor:
     def out_of_domain(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
         """Return whether a recording or its estimates are unlike all that the prediction was fitted on.
 
-        They are if a feature is farther than four deviations from its mean; the length does not count. None without a
-        prediction.
+        They are if a feature is farther than four deviations from its mean; the length and products of features do not
+        count. None without a prediction.
 
         Args:
             features: Features of the estimates by name, (n,) each; None: there are none.
@@ -100,7 +100,7 @@ class QualityPredictor:
         far = [
             np.abs((np.asarray(features[name]) - mean) / scale) > FARTHEST
             for name, mean, scale in zip(self.model.features, self.model.means, self.model.scales, strict=True)
-            if name != "log_duration_seconds"
+            if name != "log_duration_seconds" and "*" not in name
         ]
         return bool(np.any(far))
 

@@ -10,6 +10,7 @@ from scipy.signal import welch
 from sepkit.config import BetaConfig, DeterministicConfig, GaussianConfig, LogNormalConfig, ScoringConfig
 from sepkit.inference.quality import features
 from sepkit.inference.quality.features import hypothesis_features, mixture_features, recording_features
+from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -18,6 +19,7 @@ from tests.tiny_models import RECURRENT, VARIATIONAL
 
 RATE = 8000
 OF_ESTIMATES = {"residual_db", "relative_level_db", "correlation_db", "estimate_level_deviation_db"}
+OF_ESTIMATES |= {"correlation_db*correlation_db"}
 OF_MIXTURE = {"crest_factor_db", "spectral_flatness_db", "spectral_centroid_hz", "zero_crossing_rate"}
 OF_MIXTURE |= {"log_kurtosis", "level_deviation_db", "log_duration_seconds"}
 RATES_OF_MASKS = {"mask_spread_db", "mask_rate_nats_per_frame"}
@@ -96,6 +98,16 @@ def test_relations_against_least_squares_and_correlations():
         assert found["relative_level_db"][i] == pytest.approx(level, abs=1e-4)
         si_sdr_db = -pairwise_neg_si_sdr(estimates[None, i : i + 1], estimates[None, 1 - i : 2 - i], zero_mean=False)
         assert found["correlation_db"][i] == pytest.approx(float(si_sdr_db), abs=1e-3)
+
+
+def test_squares_and_the_product_of_agreement_and_correlation():
+    estimates = torch.stack([noise(4000), noise(4000, seed=1)])[None].numpy()
+    output = ModelOutput(estimates, features={"agreement_db": np.array([[3.0, -7.0]])})
+    found = hypothesis_features(estimates[0].sum(0), output, RATE)
+    assert found["agreement_db*agreement_db"].tolist() == [9.0, 49.0]
+    correlation = found["correlation_db"]
+    np.testing.assert_array_equal(found["agreement_db*correlation_db"], correlation * [3, -7])
+    np.testing.assert_array_equal(found["correlation_db*correlation_db"], correlation**2)
 
 
 def test_estimates_that_are_alike_and_add_up_have_bounded_features():

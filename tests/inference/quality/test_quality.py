@@ -236,9 +236,10 @@ def test_what_is_far_from_all_that_it_was_fitted_on_is_out_of_domain():
     for deviations, expected in ((3.9, False), (-4.1, True)):
         moved = center | {name: center[name] + deviations * scale * np.array([1, 0])}
         assert predictor().out_of_domain(moved) is expected
-    # Level and length are not what a recording sounds like.
-    louder = replace(predictor(), model=replace(ridge, features=["log_duration_seconds", *ridge.features[1:]]))
-    assert louder.out_of_domain(center | {"log_duration_seconds": center[name] + 10 * scale}) is False
+    # The length is not what a recording sounds like, and the factors of a product count by themselves.
+    for other in ("log_duration_seconds", f"{name}*{name}"):
+        longer = replace(predictor(), model=replace(ridge, features=[other, *ridge.features[1:]]))
+        assert longer.out_of_domain(center | {other: center[name] + 10 * scale}) is False
 
 
 def test_files_are_plain_and_come_back(tmp_path):
