@@ -112,6 +112,12 @@ run channels_6 averaged_4 all 11 "${channels[@]}" "${eight[@]}" --data.dynamic_m
   --data.dynamic_mixing.turns_probability 0.2 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 84 \
   --trainer.decay_share 0.8 --objective.cost.max_db 20
 average averaged_5 averaged_4 channels_6 0.3
+# Again, with talkers nearer to the microphone (`RoomBank`), and a little more turn-taking.
+run channels_7 averaged_5 all 12 "${channels[@]}" "${eight[@]}" --data.dynamic_mixing.channel_probability 0.65 \
+  --data.dynamic_mixing.noise_probability 0.3 --data.dynamic_mixing.reverberation_probability 0.45 \
+  --data.dynamic_mixing.turns_probability 0.22 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 75 \
+  --trainer.decay_share 0.8 --objective.cost.max_db 20
+average averaged_6 averaged_5 channels_7 0.5
 
 export OMP_NUM_THREADS=2
 run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
@@ -136,5 +142,5 @@ ship() {
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
     --more speech_more speech_voices speech_synthesized --out "$out/$1" "${@:3}")
 }
-ship boxed_8k averaged_5 --views 3
+ship boxed_8k averaged_6 --views 3
 ship boxed_8k_causal causal_last --views 1
