@@ -25,9 +25,9 @@ class RoomBank:
 
     A room is a shoe box of 3-10 m x 3-10 m x 2.5-4 m with a reverberation time of 0.1 to 0.6 s (Sabine). The shortest
     time of a large room is that of walls with 90 % absorption. There is one omnidirectional microphone. Microphone and
-    talkers are at least 0.5 m from the walls and 1 to 2 m above the floor. Talkers are at least 0.5 m from the microphone
-    and at most 1 to 5 m, drawn for each room. Rooms are simulated by the image source method (Allen & Berkley 1979) of
-    pyroomacoustics.
+    talkers are at least 0.5 m from the walls and 1 to 2 m above the floor. Talkers are at least 0.5 m from the
+    microphone and at most 1 to 5 m, drawn for each room. Rooms are simulated by the image source method (Allen &
+    Berkley 1979) of pyroomacoustics.
 
     Args:
         folder: holds impulse responses, one file per room, made on first use; processes may share it. None:

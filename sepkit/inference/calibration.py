@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
+from sepkit.inference.quality.features import SHORTEST_SECONDS, hypothesis_features, largest, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, runner_fields
 from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker, rule_features
 from sepkit.inference.quality.voices import default_encoder, speaker_evidence
@@ -199,7 +199,7 @@ def _labeled(
     mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str, kind: str = ""
 ) -> LabeledRecording:
     """Return the record of a mixture (T,) of this many speakers, given the model's output."""
-    estimates, sound = output.estimates[0], mixture_features(mixture, rate)
+    estimates, sound = output.estimates[0], largest(hypothesis_features(mixture, output, rate))
     voices = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
     return LabeledRecording(rule_features(voices, sound), speakers, group, sound, kind)
 

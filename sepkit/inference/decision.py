@@ -6,7 +6,7 @@ import numpy as np
 
 from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import Levels, Speakers
-from sepkit.inference.quality.features import levels_db
+from sepkit.inference.quality.features import largest, levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, rule_features
 from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
@@ -68,7 +68,7 @@ def decide(
 
 def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple[bool | None, bool]:
     """Return whether one speaker is alone, None if that is not known, and whether all estimates hold the same voice."""
-    sound = {name: float(values[0]) for name, values in (evidence.features or {}).items()}
+    sound = largest(evidence.features or {})
     if not sound or not rule.in_domain(sound):
         return None, False
     encoder = default_encoder()

@@ -5,7 +5,7 @@ no rates and no spread. None takes another pass of the masker, so that predictio
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -117,6 +117,17 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     features = {name: np.where(silent, np.nan, values) for name, values in features.items()}
     of_mixture = mixture_features(mixture, sample_rate)
     return features | {name: np.full(len(estimates), value) for name, value in of_mixture.items()}
+
+
+def largest(features: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the largest value of each feature over the hypotheses that are not silent; minus infinity for none.
+
+    Args:
+        features: Features of the hypotheses by name, (n,) each.
+    """
+    return {
+        name: float(np.max(values, initial=-math.inf, where=np.isfinite(values))) for name, values in features.items()
+    }
 
 
 def levels_db(energies: np.ndarray) -> np.ndarray:

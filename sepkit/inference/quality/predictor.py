@@ -24,7 +24,7 @@ from sepkit.inference.runners.base import AGREEMENT, Runner
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
-FORMAT = 3
+FORMAT = 4
 FEATURES_VERSION = 6
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 

@@ -8,13 +8,14 @@ Nothing depends on the level of the recording.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
 
 import numpy as np
 
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
-from sepkit.inference.quality.voices import MOST_RANGE_DB
+from sepkit.inference.runners.base import AGREEMENT
 
-MOST_TAKEN_FOR_ONE = 0.0075
+MOST_TAKEN_FOR_ONE = 0.005
 """Share of the recordings of several speakers that may be taken for one speaker."""
 
 MOST_TAKEN_FOR_SEVERAL = 0.025
@@ -42,9 +43,9 @@ _SOUND = (
     "level_deviation_db",
     "crest_factor_db",
 )
-# What a voice and its level are compared with: pauses and noise.
-_BACKGROUND = ("level_deviation_db", "spectral_flatness_db")
-_VOICES = ("voice_least", "voice_between", "outputs_between", "loudest_least")
+# What a voice and its level are compared with: pauses and noise; and how well the estimates explain the mixture and
+# views of it agree, since a model that loses a speaker in noise disagrees with itself.
+_BACKGROUND = ("level_deviation_db", "spectral_flatness_db", "residual_db", "dominance", AGREEMENT)
 # Share of a range that is added to it on both sides.
 _SLACK = 0.1
 
@@ -57,7 +58,7 @@ class LabeledRecording:
         evidence: Result of `rule_features`.
         speakers: Number of speakers.
         group: Name of the recordings that are left out together, those of a speaker.
-        sound: Result of `mixture_features`.
+        sound: Result of `largest`.
         kind: Kind of the recording; `MOST_OF_A_KIND` bounds the errors of each.
     """
 
@@ -71,25 +72,24 @@ class LabeledRecording:
 def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> dict[str, float]:
     """Return the features of the rule; none without voices.
 
-    Cosines mean something else if one estimate is nearly empty. So the range of levels l, scaled to [0, 1], also enters
-    as l^2 and multiplied by each cosine. The SI-SDR between estimates, c dB, also enters as their squared correlation,
-    1 / (1 + 10^(-c / 10)), which does not keep growing from near copies to exact ones. Two features of the
-    mixture describe its pauses and noise.
+    A cosine means something else if one estimate is nearly empty. So the products of all pairs of features of
+    `speaker_evidence`, and their squares, are features, too. The SI-SDR between estimates, c dB, also enters as their
+    squared correlation, 1 / (1 + 10^(-c / 10)), which does not keep growing from near copies to exact ones. Others
+    describe pauses and noise of the mixture, and the separation as a whole.
 
     Args:
         voices: Result of `speaker_evidence`.
-        sound: Result of `mixture_features`.
+        sound: Result of `largest`.
     """
     if not voices:
         return {}
-    share = voices["levels_range"] / MOST_RANGE_DB
-    found = {
+    pairs = combinations_with_replacement(voices, 2)
+    return {
         **voices,
-        "levels_squared": share**2,
         "correlation_squared": 1 / (1 + 10 ** (-voices["correlation_db"] / 10)),
+        **{f"{one}*{other}": voices[one] * voices[other] for one, other in pairs},
+        **{name: sound[name] for name in _BACKGROUND if name in sound},
     }
-    products = {f"levels_{name}": share * voices[name] for name in _VOICES}
-    return {**found, **products, **{name: sound[name] for name in _BACKGROUND}}
 
 
 @dataclass
@@ -121,7 +121,7 @@ class SingleSpeakerDetector:
         """Return whether a recording sounds like those that the rule was fitted on.
 
         Args:
-            sound: Result of `mixture_features`.
+            sound: Result of `largest`.
         """
         if self.noise is not None and self.noise.log_odds(sound) > self.noise.threshold:
             return False
@@ -142,7 +142,7 @@ class SingleSpeakerDetector:
 def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> SingleSpeakerDetector | None:
     """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
-    In ten-fold cross-validation over speakers, at most 0.75 % of the recordings of several speakers are taken for one,
+    In ten-fold cross-validation over speakers, at most 0.5 % of the recordings of several speakers are taken for one,
     2.5 % of those of one speaker are taken for several, and 3 % of each kind are misjudged.
 
     Args:

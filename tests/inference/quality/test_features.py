@@ -9,7 +9,7 @@ from scipy.signal import welch
 
 from sepkit.config import BetaConfig, DeterministicConfig, GaussianConfig, LogNormalConfig, ScoringConfig
 from sepkit.inference.quality import features
-from sepkit.inference.quality.features import hypothesis_features, mixture_features, recording_features
+from sepkit.inference.quality.features import hypothesis_features, largest, mixture_features, recording_features
 from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
@@ -32,6 +32,11 @@ def noise(*shape, level=0.1, seed=0):
 def features_of(model, mixture):
     runner, samples = TorchRunner(model), mixture.numpy()
     return recording_features(runner, samples, runner.run(samples[None], features=True))
+
+
+def test_the_largest_feature_of_hypotheses_that_are_not_silent():
+    found = largest({"one": np.array([-3.0, np.nan, -2.0]), "none": np.array([np.nan, np.nan])})
+    assert found == {"one": -2.0, "none": -math.inf}
 
 
 def test_statistics_of_a_sine():

@@ -257,7 +257,7 @@ def test_files_are_plain_and_come_back(tmp_path):
     [
         (("weights",), "other", "other weights"),
         (("hypotheses",), 3, "3 hypotheses"),
-        (("format",), 2, "found format 2, expected 3"),
+        (("format",), 2, "found format 2, expected 4"),
         (("mixtures",), "many", "mixtures: found 'many', expected a whole number"),
         (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),

@@ -57,14 +57,12 @@ def test_no_kind_of_recording_is_often_taken_for_another():
 
 
 def test_features_of_the_rule_by_hand():
-    """Estimates that are 5 of 20 dB apart: their cosines count again, by a quarter."""
-    voices = {"voice_least": 0.4, "voice_between": 0.6, "outputs_between": 0.8, "loudest_least": -0.2}
-    more = {"levels_range": 5.0, "projections_range": 1.0, "correlation_db": -10.0}
-    sound = {"level_deviation_db": 7.0, "spectral_flatness_db": -20.0}
-    expected = voices | more | sound | {f"levels_{name}": value / 4 for name, value in voices.items()}
-    found = rule_features(voices | more, sound | {"zero_crossing_rate": 0.1})
-    squares = {"levels_squared": 1 / 16, "correlation_squared": 1 / 11}
-    assert found == pytest.approx(expected | squares) and rule_features({}, sound) == {}
+    voices = {"voice_least": 0.4, "correlation_db": -10.0}
+    sound = {"level_deviation_db": 7.0, "spectral_flatness_db": -20.0, "residual_db": -30.0, "agreement_db": 12.0}
+    products = {"voice_least*voice_least": 0.16, "voice_least*correlation_db": -4.0}
+    products |= {"correlation_db*correlation_db": 100.0, "correlation_squared": 1 / 11}
+    found = rule_features(voices, sound | {"zero_crossing_rate": 0.1})
+    assert found == pytest.approx(voices | sound | products) and rule_features({}, sound) == {}
 
 
 def test_noise_is_told_by_its_sound():

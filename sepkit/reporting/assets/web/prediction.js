@@ -253,11 +253,15 @@ export async function recordingFeatures(runWhole, mixture, output, rate) {
 // quality.features.hypothesis_features
 export function hypothesisFeatures(mixture, { estimates, scores, features }, rate) {
   const found = { ...relations(estimates, mixture), ...features, ...sound(estimates, rate), ...(scores ? { score: [...scores] } : {}) };
+  const pairs = pairsOf(["agreement_db", "correlation_db"].filter((name) => name in found));
+  for (const [one, other] of pairs) found[`${one}*${other}`] = estimates.map((_, i) => found[one][i] * found[other][i]);
   const silent = estimates.map(isConstant);
   for (const name of Object.keys(found)) found[name] = found[name].map((value, i) => (silent[i] ? NaN : value));
   for (const [name, value] of Object.entries(mixtureFeatures(mixture, rate))) found[name] = estimates.map(() => value);
   return found;
 }
+
+const pairsOf = (names) => names.flatMap((one, i) => names.slice(i).map((other) => [one, other]));
 
 // quality.features.mixture_features
 function mixtureFeatures(mixture, rate) {
@@ -411,7 +415,7 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
 
 // quality.predictor.QualityPredictor.out_of_domain
 function isOutOfDomain({ features: names, means, scales }, features) {
-  return names.some((name, k) => name !== "log_duration_seconds" && features[name].some((value) => Math.abs((value - means[k]) / scales[k]) > FARTHEST));
+  return names.some((name, k) => name !== "log_duration_seconds" && !name.includes("*") && features[name].some((value) => Math.abs((value - means[k]) / scales[k]) > FARTHEST));
 }
 
 // selection.gains_of, consistent
@@ -432,7 +436,7 @@ function levelsDb(energies) {
 // decision._is_single_speaker: null where that is not sure, and whether all estimates hold the same voice.
 async function isSingleSpeaker(detector, features, gram, cross, estimates, rate, embed) {
   if (!detector || !features || detector.encoder !== embed.fingerprint) return [null, false];
-  const sound = Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[0]]));
+  const sound = Object.fromEntries(Object.entries(features).map(([name, values]) => [name, Math.max(...values.filter(Number.isFinite))]));
   if (detector.noise && flags(detector.noise, sound)) return [null, false];
   if (!Object.entries(detector.sound).every(([name, [low, high]]) => low <= sound[name] && sound[name] <= high)) return [null, false];
   const evidence = await speakerEvidence(embed, gram, cross, estimates, rate), logOdds = evaluate(detector.one, ruleFeatures(evidence, sound));
@@ -441,10 +445,9 @@ async function isSingleSpeaker(detector, features, gram, cross, estimates, rate,
 }
 
 // quality.single_speaker.rule_features
-function ruleFeatures(voices, { level_deviation_db, spectral_flatness_db }) {
-  const share = voices.levels_range / MOST_RANGE_DB, found = { ...voices, levels_squared: share ** 2, level_deviation_db, spectral_flatness_db };
-  found.correlation_squared = 1 / (1 + 10 ** (-voices.correlation_db / 10));
-  for (const name of ["voice_least", "voice_between", "outputs_between", "loudest_least"]) found[`levels_${name}`] = share * voices[name];
+function ruleFeatures(voices, sound) {
+  const found = { ...sound, ...voices, correlation_squared: 1 / (1 + 10 ** (-voices.correlation_db / 10)) };
+  for (const [one, other] of pairsOf(Object.keys(voices))) found[`${one}*${other}`] = voices[one] * voices[other];
   return found;
 }
 
