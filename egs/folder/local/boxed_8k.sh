@@ -8,7 +8,7 @@
 # OUT         folder for manifests and runs
 # OPTION      of `sepkit train`, for every run: --trainer.max_minutes 0.1 tries them all
 #
-# Minutes are those of one core of an AMD EPYC (bfloat16), for channels_5 and channels_6 of an Intel Xeon with AMX, and for the
+# Minutes are those of one core of an AMD EPYC (bfloat16), for channels_5 to channels_7 of an Intel Xeon with AMX, and for the
 # first two causal runs of two of an Intel Xeon. What shipped after each part of the work was kept in half precision, and the
 # next part began from that.
 # The same command again continues.

@@ -25,8 +25,8 @@ EXCERPT_SECONDS = 5.0
 LOWEST_DB = -80.0
 """Levels of estimates are raised to this one."""
 
-# On 1,050 dev mixtures their squares and their product lower the error from 3.8 to 3.2 dB: views of a model that
-# returns the same twice agree, too.
+# Views also agree where both estimates are the same. Squares and product lowered the error of boxed_8k on 1,050 dev
+# mixtures from 3.7 to 3.2 dB.
 _SECOND_ORDER = (AGREEMENT, "correlation_db")
 _LEAST_DB = -60.0
 _FRAME_SECONDS = 0.032
@@ -97,7 +97,8 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     * `dominance`: share of the energy of all estimates that is in the strongest one of each frame and frequency, the
       same for all, of two hypotheses or more; 1: no overlap.
     * `score`: log-odds that it is a speaker.
-    * `agreement_db*agreement_db` and so on: squares and product of `agreement_db` (of views) and `correlation_db`.
+    * `agreement_db*agreement_db`, `agreement_db*correlation_db` (both of two views or more) and
+      `correlation_db*correlation_db`; of a long recording the means over its excerpts.
     * those of the mixture, the same for all hypotheses.
 
     Args:

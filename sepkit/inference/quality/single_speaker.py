@@ -43,8 +43,8 @@ _SOUND = (
     "level_deviation_db",
     "crest_factor_db",
 )
-# What a voice and its level are compared with: pauses and noise; and how well the estimates explain the mixture and
-# views of it agree, since a model that loses a speaker in noise disagrees with itself.
+# What a voice and its level are compared with: pauses and noise, what the estimates leave of the mixture, and how well
+# the views of the best estimate agree. A model of one view that was fitted with several does not count.
 _BACKGROUND = ("level_deviation_db", "spectral_flatness_db", "residual_db", "dominance", AGREEMENT)
 # Share of a range that is added to it on both sides.
 _SLACK = 0.1
@@ -58,7 +58,7 @@ class LabeledRecording:
         evidence: Result of `rule_features`.
         speakers: Number of speakers.
         group: Name of the recordings that are left out together, those of a speaker.
-        sound: Result of `largest`.
+        sound: Features of the recording by name, `largest` of `hypothesis_features`.
         kind: Kind of the recording; `MOST_OF_A_KIND` bounds the errors of each.
     """
 
@@ -79,7 +79,7 @@ def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> di
 
     Args:
         voices: Result of `speaker_evidence`.
-        sound: Result of `largest`.
+        sound: Features of the recording by name, `largest` of `hypothesis_features`.
     """
     if not voices:
         return {}
@@ -121,7 +121,7 @@ class SingleSpeakerDetector:
         """Return whether a recording sounds like those that the rule was fitted on.
 
         Args:
-            sound: Result of `largest`.
+            sound: Features of the recording by name, `largest` of `hypothesis_features`.
         """
         if self.noise is not None and self.noise.log_odds(sound) > self.noise.threshold:
             return False

@@ -28,8 +28,8 @@ _PAUSE_DB, _LOUD_PERCENTILE = 30.0, 95
 _UNLIKE_PERCENTILE = 10
 # Between an output and one without speech.
 _UNKNOWN_COSINE = 0.5
-MOST_RANGE_DB = 20.0
-"""Larger level differences count as this one, dB: the weaker output is empty, for one speaker or two who take turns."""
+# Larger level differences count as this one: the weaker output is empty, for one speaker or two who take turns.
+_MOST_RANGE_DB = 20.0
 
 # A window belongs to the estimate that has this share of its energy.
 _OWN_SHARE = 0.8
@@ -99,7 +99,7 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
     centers = [embeddings[share > _OWN_SHARE].sum(0) for share in shares.T if (share > _OWN_SHARE).any()]
     among = unit_rows(np.array(centers)) if len(centers) > 1 else None
     return {
-        "levels_range": min(MOST_RANGE_DB, float(np.ptp(levels_db(energies)))),
+        "levels_range": min(_MOST_RANGE_DB, float(np.ptp(levels_db(energies)))),
         "projections_range": float(np.ptp(levels_db(np.square(products.cross) / energies))),
         "correlation_db": float(likeness_db(gram).mean()),
         "voice_least": float(np.percentile(cosines, _UNLIKE_PERCENTILE)),

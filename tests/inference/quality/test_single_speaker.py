@@ -65,6 +65,14 @@ def test_features_of_the_rule_by_hand():
     assert found == pytest.approx(voices | sound | products) and rule_features({}, sound) == {}
 
 
+def test_a_missing_feature_as_of_views_decides_nothing():
+    known = recordings(3.5, 0)
+    rule = fit_single_speaker(known, "voices")
+    evidence = dict(next(one.evidence for one in known if rule.is_one(one.evidence)))
+    evidence.popitem()
+    assert rule.is_one(evidence) is None
+
+
 def test_noise_is_told_by_its_sound():
     generator = np.random.default_rng(4)
 
