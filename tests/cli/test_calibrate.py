@@ -15,7 +15,7 @@ def manifest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     generator = np.random.default_rng(0)
     entries = []
-    for number in range(28):
+    for number in range(32):
         num_samples = 4000 + 100 * number
         for k in range(2):
             waveform = generator.uniform(0.01, 0.3, 1) * generator.standard_normal(num_samples)
@@ -39,7 +39,7 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, r
     assert main(line) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == str(experiment / "model" / "quality.yaml")
-    assert "56 estimates in 28 mixtures, 0 skipped" in captured.out
+    assert "64 estimates in 32 mixtures, 0 skipped" in captured.out
     assert "rank correlation" in captured.out
     text = (experiment / "model" / "quality.yaml").read_text()
     assert main([*separate, "--out", str(tmp_path / "after")]) == 0
