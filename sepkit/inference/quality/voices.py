@@ -28,7 +28,7 @@ _PAUSE_DB, _LOUD_PERCENTILE = 30.0, 95
 _UNLIKE_PERCENTILE = 10
 # Between an output and one without speech.
 _UNKNOWN_COSINE = 0.5
-# Larger level differences count as this one: the weaker output is empty, for one speaker or two who take turns.
+# Larger level differences, dB, count as this one: the weaker output is empty, for one speaker or two who take turns.
 _MOST_RANGE_DB = 20.0
 
 # A window belongs to the estimate that has this share of its energy.
