@@ -18,7 +18,7 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import group_speakers, rule_of
+from sepkit.inference.diarization.counting import Overlaps, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
@@ -31,6 +31,7 @@ from sepkit.inference.diarization.segments import (
     group_estimates,
     join_turns,
     neighbors_in_turns,
+    overlaps_of,
     waveforms_of,
 )
 from sepkit.inference.diarization.spectra import BASELINES, mean_spectra
@@ -78,9 +79,19 @@ class Speech:
     @property
     def neighbors(self) -> np.ndarray:
         """(P, 2) which segments follow each other in a turn, see `neighbors_in_turns`."""
-        firsts = np.cumsum([0, *(len(own) for _, own in self.recordings[:-1])])
-        turns = zip(firsts, self.recordings, strict=True)
-        return np.concatenate([first + neighbors_in_turns(own) for first, (_, own) in turns])
+        return np.concatenate([first + neighbors_in_turns(own) for first, own in self._numbered])
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """Overlaps of the segments of one recording in time, see `overlaps_of`."""
+        found = [(first, *overlaps_of(own)) for first, own in self._numbered]
+        return np.concatenate([first + pairs for first, pairs, _ in found]), np.concatenate([own for *_, own in found])
+
+    @property
+    def _numbered(self) -> list[tuple[int, list[SpeechSegment]]]:
+        """The number of the first segment of each recording, and its segments."""
+        firsts = np.cumsum([0, *(len(own) for _, own in self.recordings[:-1])]).tolist()
+        return [(first, own) for first, (_, own) in zip(firsts, self.recordings, strict=True)]
 
 
 def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None) -> Speech:
@@ -176,7 +187,9 @@ def cluster_recordings(
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
     rule = rule_of({} if loaded is None else loaded.info)
-    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule, speech.clear)
+    clusters, counted = group_speakers(
+        points, speech.neighbors, speech.seconds, speakers, rule, speech.clear, speech.overlaps
+    )
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]

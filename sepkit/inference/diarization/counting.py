@@ -2,8 +2,9 @@
 
 How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. Turns
 show it: nearly every turn has one speaker. Two groups are therefore one speaker if their mean cosine distance is
-below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
-chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
+below a limit that grows with the median distance between neighboring segments of a turn. The limit is higher for a
+short group, whose mean is uncertain, and lower for two groups that overlap in time, as two speakers do. The numbers in
+it were fitted on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
 
 import math
@@ -17,19 +18,27 @@ from sepkit.inference.diarization.clustering import Clusters, spherical_k_means,
 from sepkit.inference.diarization.encoders import numbers_in
 
 # Mean cosine distance where no turn has two segments.
-_THRESHOLD_WITHOUT_TURNS = 0.6
-# Groups with less of all speech, or fewer seconds, are no speakers: they are noise, or what is left of other voices.
+_LIMIT_WITHOUT_TURNS = 0.6
+# Groups with less of all speech or of clear speech, or fewer seconds, are no speakers: they are noise, or what is left
+# of other voices.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
-# Counts whose threshold is nearer than this to that of another count were wrong in most development meetings.
-_CERTAIN_MARGIN = 0.1
-# Weight of a segment's neighbors in a turn, which are added to it.
-_NEIGHBOR_WEIGHT = 1.0
+# Counts that a smaller change of all limits alters were wrong in most development meetings.
+_CERTAIN_MARGIN = 0.02
 # Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
+# Weight of a segment's neighbors in a turn, which are added to it, and of a segment that is not clear, in its group.
+_NEIGHBOR_WEIGHT, _UNCLEAR_WEIGHT = 1.0, 0.05
+# Means of longer groups are no better: what is left is how much a voice varies.
+_LONG_SECONDS = 20.0
+# Overlap that is added to what is found and to what is expected, so that both are positive, seconds.
+_SOME_OVERLAP = 0.5
+# Groups that merging begins with, and starts of k-means for them. Shares of 4 % allow hardly more speakers.
+_FIRST_GROUPS, _FIRST_RESTARTS = 24, 3
 # Starts of k-means. With them its error rate on development meetings is within 0.2 points of that of Ward linkage.
 _RESTARTS = 20
-# Distances between all pairs take memory with the square of their number.
-_MOST_COUNTED = 1200
+
+Overlaps = tuple[np.ndarray, np.ndarray]
+"""Pairs of segments that overlap in time, (P, 2) int, and for how long, (P,) seconds; see `overlaps_of`."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +48,18 @@ class SpeakerCount:
     Args:
         speakers: the answer.
         runner_up: the next best one.
-        margin: relative change of the threshold that gives the runner-up; small: nearly the runner-up.
-        threshold: mean cosine distance above which groups are different speakers.
+        margin: change of all limits, in cosine distance, that gives the runner-up; small: nearly the runner-up.
         turn_distance: median cosine distance between neighboring segments of a turn; None: no turn has two segments.
     """
 
     speakers: int
     runner_up: int
     margin: float
-    threshold: float
     turn_distance: float | None
 
     @property
     def uncertain(self) -> bool:
-        """Whether the runner-up is nearly as good, or the threshold is a guess."""
+        """Whether the runner-up is nearly as good, or the limit is a guess."""
         return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
 
     def to_plain(self) -> dict[str, Any]:
@@ -63,19 +70,41 @@ class SpeakerCount:
 
 @dataclass(frozen=True)
 class CountingRule:
-    """The mean cosine distance above which two groups are two speakers: a multiple of that within turns, and more.
+    """The mean cosine distance below which two groups of segments are one speaker.
+
+        a d + b - c log(s / 1 s) - o log((u + 0.5 s) / (v + 0.5 s))
+
+    d is the median distance between neighboring segments of a turn, s the length of the shorter group (at most 20 s),
+    and u the time in which the groups overlap; v is u if overlaps were independent of groups.
 
     Args:
-        turn_distances: the multiple.
-        distance: what is added; its size is that of the embeddings of one encoder.
+        turn_distances: a.
+        distance: b; its size is that of the embeddings of one encoder.
+        length: c.
+        overlap: o.
     """
 
     turn_distances: float = 1.15
     distance: float = 0.0
+    length: float = 0.0
+    overlap: float = 0.0
 
-    def threshold(self, turn_distance: float) -> float:
-        """Return the distance, given the median one within turns."""
-        return max(1e-6, self.turn_distances * turn_distance + self.distance)
+    def limits(self, turn_distance: float | None, seconds: np.ndarray, together: np.ndarray) -> np.ndarray:
+        """Return the limit for each pair of groups, (K, K).
+
+        Args:
+            turn_distance: d; None: a d + b is 0.6.
+            seconds: Lengths of the groups, (K,).
+            together: Times in which segments of two groups overlap, (K, K), symmetric; of one group, twice.
+        """
+        same = _LIMIT_WITHOUT_TURNS
+        if turn_distance is not None:
+            same = max(1e-6, self.turn_distances * turn_distance + self.distance)
+        each = together.sum(0)
+        expected = np.outer(each, each) / max(each.sum(), 1e-9)
+        unusual = np.log((together + _SOME_OVERLAP) / (expected + _SOME_OVERLAP))
+        shorter = np.minimum(np.minimum.outer(seconds, seconds), _LONG_SECONDS)
+        return same - self.length * np.log(shorter) - self.overlap * unusual
 
 
 def rule_of(info: Mapping[str, Any]) -> CountingRule:
@@ -94,10 +123,11 @@ def group_speakers(
     speakers: int | Literal["auto"],
     rule: CountingRule = CountingRule(),
     clear: np.ndarray | None = None,
+    overlaps: Overlaps | None = None,
 ) -> tuple[Clusters, SpeakerCount | None]:
     """Return clusters of the segments of N >= 1, those of spherical k-means, and how their number was found.
 
-    It is None if the number is given. Otherwise it is that of the groups of average linkage that have enough speech.
+    It is None if the number is given. Otherwise it is that of merged groups that have enough speech.
 
     Args:
         embeddings: (N, D).
@@ -105,24 +135,27 @@ def group_speakers(
         seconds: (N,) their lengths.
         speakers: their number; auto: it is found.
         rule: Rule of the encoder, see `rule_of`.
-        clear: (N,) bool, segments that the number is found by if they are enough, see `clear_segments`; None: all.
+        clear: (N,) bool, segments that matter most for the number if they are enough, see `clear_segments`; None: all.
+        overlaps: Overlaps of the segments; None: none.
 
     Raises:
         UserError: fewer segments than speakers.
 
-    Source: average linkage with a threshold, as in J. Han, K. J. Kim and S. S. Narayanan, "Strategies to improve the
-    robustness of agglomerative hierarchical clustering under data source variation for speaker diarization", 2008.
+    Source: average linkage with a limit that depends on the recording, as in J. Han, K. J. Kim and S. S. Narayanan,
+    "Strategies to improve the robustness of agglomerative hierarchical clustering under data source variation for
+    speaker diarization", 2008.
     """
     blended, counted = blend_turns(embeddings, neighbors), None
     if speakers == "auto":
         points = unit_rows(np.asarray(embeddings, np.float64))
-        chosen = np.ones(len(seconds), bool) if clear is None or clear.sum() < _LEAST_CLEAR else clear
-        tree = SpeakerTree(blended[chosen], seconds[chosen])
         first, second = np.asarray(neighbors, int).reshape(-1, 2).T
         apart = 1 - (points[first] * points[second]).sum(-1)
         turn_distance = float(np.median(apart)) if len(apart) else None
-        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
-        counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
+        weights = np.ones(len(points))
+        if clear is not None and clear.sum() >= _LEAST_CLEAR:
+            weights[~clear] = _UNCLEAR_WEIGHT
+        steps = merge_groups(blended, weights, np.asarray(seconds, float), overlaps, turn_distance, rule)
+        counted = SpeakerCount(*_answers(steps), turn_distance)
         speakers = counted.speakers
     return spherical_k_means(blended, speakers, restarts=_RESTARTS), counted
 
@@ -144,69 +177,60 @@ def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
     return unit_rows(blended)
 
 
-class SpeakerTree:
-    """Groups of segments at any threshold, by average linkage of cosine distances.
+def merge_groups(
+    points: np.ndarray,
+    weights: np.ndarray,
+    seconds: np.ndarray,
+    overlaps: Overlaps | None,
+    turn_distance: float | None,
+    rule: CountingRule,
+) -> list[tuple[float, int]]:
+    """Return, before each merge of two groups of segments: their distance minus its limit, and the number of speakers.
 
+    The two groups whose distance is furthest below its limit are merged, until one is left; its distance is infinite.
     Groups with little speech are not counted: they resemble no speaker.
 
     Args:
-        embeddings: (N, D) of N >= 1 segments; of more than 1200, as many evenly from all.
+        points: (N, D) unit vectors of N >= 1 segments.
+        weights: (N,) of segments within their group.
         seconds: (N,) their lengths.
+        overlaps: Overlaps of the segments; None: none.
+        turn_distance: Median cosine distance within turns.
+        rule: Rule of the encoder.
     """
-
-    def __init__(self, embeddings: np.ndarray, seconds: np.ndarray) -> None:
-        chosen = np.linspace(0, len(embeddings) - 1, min(len(embeddings), _MOST_COUNTED)).astype(int)
-        self._points = unit_rows(np.asarray(embeddings, np.float64)[chosen])
-        self._seconds = np.asarray(seconds, float)[chosen]
-        self._least = float(max(_LEAST_SHARE * self._seconds.sum(), _LEAST_SECONDS))
-        distances = np.clip(1 - self._points @ self._points.T, 0, 2)
-        merges = average_linkage(0.5 * (distances + distances.T))
-        self._heights = np.array([height for _, _, height in merges])
-        # After k merges, the group of each segment, and the number of groups with enough speech.
-        self._groups = [np.arange(len(chosen))]
-        for one, other, _ in merges:
-            groups = self._groups[-1]
-            self._groups.append(np.where(groups == groups[one], groups[other], groups))
-        self._counts = [int((np.bincount(own, self._seconds) >= self._least).sum()) for own in self._groups]
-
-    def speakers(self, threshold: float) -> int:
-        """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""
-        return max(1, self._counts[np.searchsorted(self._heights, threshold, side="right")])
-
-    def runner_up(self, threshold: float) -> tuple[int, float]:
-        """Return the answer that the least change of a threshold gives instead, and that change over the threshold."""
-        answer = self.speakers(threshold)
-        for height in sorted(np.unique(self._heights).tolist(), key=lambda height: abs(height - threshold)):
-            for limit in (math.nextafter(height, 0), math.nextafter(height, 3)):
-                if (other := self.speakers(limit)) != answer:
-                    return other, abs(height - threshold) / threshold
-        return answer + 1, math.inf
+    groups = spherical_k_means(points, min(_FIRST_GROUPS, len(points)), restarts=_FIRST_RESTARTS).labels
+    _, groups = np.unique(groups, return_inverse=True)
+    member = np.eye(int(groups.max()) + 1)[groups].T
+    sums, sizes = member @ (weights[:, None] * points), member @ weights
+    lengths, clear = member @ seconds, member @ (weights * seconds)
+    together = np.zeros((len(member), len(member)))
+    if overlaps is not None:
+        np.add.at(together, tuple(groups[overlaps[0].T]), overlaps[1])
+    together += together.T
+    least, least_clear = max(_LEAST_SHARE * lengths.sum(), _LEAST_SECONDS), _LEAST_SHARE * clear.sum()
+    steps = []
+    while len(sums) > 1:
+        distances = 1 - sums @ sums.T / np.outer(sizes, sizes)
+        beyond = distances - rule.limits(turn_distance, lengths, together)
+        np.fill_diagonal(beyond, np.inf)
+        one, other = np.unravel_index(beyond.argmin(), beyond.shape)
+        speakers = (lengths >= least) & (clear >= least_clear)
+        steps.append((float(beyond[one, other]), max(1, int(speakers.sum()))))
+        rest = np.arange(len(sums)) != other
+        for values in (sums, sizes, lengths, clear, together):
+            values[one] += values[other]
+        together[:, one] += together[:, other]
+        sums, sizes, lengths, clear = sums[rest], sizes[rest], lengths[rest], clear[rest]
+        together = together[np.ix_(rest, rest)]
+    return [*steps, (math.inf, 1)]
 
 
-def average_linkage(distances: np.ndarray) -> list[tuple[int, int, float]]:
-    """Return the merges of average linkage by height: a point of each of the two groups, and their mean distance.
-
-    Args:
-        distances: (N, N) symmetric, N >= 1.
-
-    Source: the nearest-neighbor chain, D. Muellner, "Modern hierarchical, agglomerative clustering algorithms", 2011.
-    """
-    distances = distances.copy()
-    np.fill_diagonal(distances, np.inf)
-    sizes, chain, merges = np.ones(len(distances)), [], []
-    while len(merges) < len(distances) - 1:
-        if not chain:
-            chain = [int(np.flatnonzero(sizes)[0])]
-        nearest = int(distances[chain[-1]].argmin())
-        if len(chain) < 2 or distances[chain[-1], nearest] < distances[chain[-1], chain[-2]]:
-            chain.append(nearest)
-            continue
-        # Two groups that are each other's nearest: the second takes the place of both.
-        one, other = chain.pop(), chain.pop()
-        merges.append((one, other, float(distances[one, other])))
-        mean = (sizes[one] * distances[one] + sizes[other] * distances[other]) / (sizes[one] + sizes[other])
-        distances[other] = distances[:, other] = mean
-        distances[one] = distances[:, one] = np.inf
-        distances[other, other] = np.inf
-        sizes[other], sizes[one] = sizes[one] + sizes[other], 0
-    return sorted(merges, key=lambda merge: merge[2])
+def _answers(steps: list[tuple[float, int]]) -> tuple[int, int, float]:
+    """Return the number of speakers, what the least change of all limits gives instead, and that change."""
+    at = lambda change: next(count for beyond, count in steps if beyond > change)  # noqa: E731
+    answer = at(0.0)
+    for beyond in sorted((beyond for beyond, _ in steps[:-1]), key=abs):
+        for change in (math.nextafter(beyond, -math.inf), beyond):
+            if at(change) != answer:
+                return answer, at(change), abs(beyond)
+    return answer, answer + 1, math.inf

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 # Section of what is saved beside weights -> what it may state, and between which numbers: the threshold of enrolled
 # speakers, and the fields of `sepkit.inference.diarization.counting.CountingRule`.
-_STATED = {"enrollment": (("threshold",), -1, 1), "counting": (("turn_distances", "distance"), 0, 10)}
+_STATED = {
+    "enrollment": (("threshold",), -1, 1),
+    "counting": (("turn_distances", "distance", "length", "overlap"), 0, 10),
+}
 
 
 def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:

@@ -23,6 +23,7 @@ from sepkit.inference.diarization.segments import (
     embed,
     join_turns,
     neighbors_in_turns,
+    overlaps_of,
 )
 from sepkit.inference.options import LinkSpeakers
 from sepkit.inference.waveforms import BlockReader
@@ -148,7 +149,7 @@ def link(
         alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
         seconds = np.array([segment.duration_seconds for segment in segments])
         turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
-        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear)
+        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear, overlaps_of(segments))
         known, labels = len(found.centers), in_order_of_appearance(found.labels.tolist())
         means = mean_directions(unit_rows(alone), np.array(labels), np.zeros((known, alone.shape[1])))
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]

@@ -202,6 +202,27 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
     return np.array(pairs, int).reshape(-1, 2)
 
 
+def overlaps_of(segments: Sequence[SpeechSegment]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which segments of different channels overlap in time, (P, 2) int, and for how long, (P,) seconds.
+
+    >>> overlaps_of([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.0, 1.0), SpeechSegment(0, 2.0, 1.5)])
+    (array([[0, 1]]), array([0.5]))
+
+    Args:
+        segments: Segments of one recording, in order of time.
+    """
+    pairs, seconds = [], []
+    for i, first in enumerate(segments):
+        end = first.start_seconds + first.duration_seconds
+        for j in range(i + 1, len(segments)):
+            if (start := segments[j].start_seconds) >= end:
+                break
+            if segments[j].channel != first.channel:
+                pairs.append((i, j))
+                seconds.append(min(end, start + segments[j].duration_seconds) - start)
+    return np.array(pairs, int).reshape(-1, 2), np.array(seconds)
+
+
 def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
     """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
 
@@ -213,17 +234,10 @@ def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
     Args:
         segments: Segments of one recording, in order of time.
     """
-    alone = np.array([segment.duration_seconds for segment in segments])
-    clear = alone >= _CLEAR_SECONDS
-    least = _CLEAR_SHARE * alone
-    for i, first in enumerate(segments):
-        end = first.start_seconds + first.duration_seconds
-        for j in range(i + 1, len(segments)):
-            if (start := segments[j].start_seconds) >= end:
-                break
-            if segments[j].channel != first.channel:
-                alone[[i, j]] -= min(end, start + segments[j].duration_seconds) - start
-    return clear & (alone >= least)
+    lengths = np.array([segment.duration_seconds for segment in segments])
+    pairs, seconds = overlaps_of(segments)
+    shared = np.bincount(pairs.ravel(), np.repeat(seconds, 2), minlength=len(segments))
+    return (lengths >= _CLEAR_SECONDS) & (lengths - shared >= _CLEAR_SHARE * lengths)
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

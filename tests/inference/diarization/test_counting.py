@@ -39,10 +39,10 @@ def test_count_at_any_distance_within_turns(count, spread):
     assert found.turn_distance == pytest.approx(np.median(1 - (first * second).sum(1)))
 
 
-@pytest.mark.parametrize(("margin", "uncertain"), [(0.0999, True), (0.1, False), (math.inf, False)])
+@pytest.mark.parametrize(("margin", "uncertain"), [(0.0199, True), (0.02, False), (math.inf, False)])
 def test_a_count_is_uncertain_below_its_margin(margin, uncertain):
-    assert counting.SpeakerCount(2, 3, margin, 0.5, 0.1).uncertain is uncertain
-    assert counting.SpeakerCount(2, 3, margin, 0.5, None).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 0.1).uncertain is uncertain
+    assert counting.SpeakerCount(2, 3, margin, None).uncertain
 
 
 def test_stray_segments_do_not_count():
@@ -55,7 +55,7 @@ def test_stray_segments_do_not_count():
     assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
 
 
-def test_the_number_is_found_by_clear_segments():
+def test_groups_without_clear_speech_do_not_count():
     """A third group, of two speakers at once, counts unless it is known to be unclear, or too few are clear."""
     points, seconds = groups(3, 20), np.full(60, 1.5)
     for clear, expected in ((None, 3), (np.arange(60) < 40, 2), (np.arange(60) < 8, 3)):
@@ -68,17 +68,52 @@ def test_runner_up_is_what_the_told_change_gives():
     seconds = np.full(len(points), 1.5)
     pairs = turns(len(points))
     _, found = counting.group_speakers(points, pairs, seconds, "auto")
-    tree = counting.SpeakerTree(counting.blend_turns(points, pairs), seconds)
 
-    def at(margin: float) -> set[int]:
-        return {tree.speakers(found.threshold * (1 + sign * margin)) for sign in (-1, 1)}
+    def at(change: float) -> set[int]:
+        rules = (
+            counting.CountingRule(distance=max(0, change)),
+            counting.CountingRule(1.15 + change / found.turn_distance),
+        )
+        return {
+            counting.group_speakers(points, pairs, seconds, "auto", rule)[1].speakers for rule in rules[change < 0 :]
+        }
 
-    near, past = at(found.margin - 1e-6), at(found.margin + 1e-6)
-    assert near == {found.speakers} and found.runner_up in past
-    assert found.uncertain is (found.margin < 0.1)
+    assert at(found.margin - 1e-6) | at(1e-6 - found.margin) == {found.speakers}
+    assert found.runner_up in at(found.margin + 1e-6) | at(-1e-6 - found.margin)
+    assert found.uncertain is (found.margin < 0.02)
 
 
-def test_long_recordings_are_counted_from_an_even_part():
+def test_limits_by_hand():
+    """Groups of 40, 10 and 5 s; the first two overlap for 4 s, the last two for 2 s."""
+    rule, together = counting.CountingRule(0.5, 0.2, 0.1, 0.05), np.array([[0.0, 4, 0], [4, 0, 2], [0, 2, 0]])
+    limits = rule.limits(0.4, np.array([40.0, 10, 5]), together)
+    # Time in overlap: 4, 6 and 2 s of 12, so that 2, 1 and 2 / 3 s are expected of the pairs.
+    assert limits[0, 1] == limits[1, 0] == pytest.approx(0.4 - 0.1 * math.log(10) - 0.05 * math.log(4.5 / 2.5))
+    assert limits[1, 2] == pytest.approx(0.4 - 0.1 * math.log(5) - 0.05 * math.log(2.5 / 1.5))
+    assert limits[0, 2] == pytest.approx(0.4 - 0.1 * math.log(5) - 0.05 * math.log(0.5 / (2 / 3 + 0.5)))
+    # 40 s are no better than 20.
+    assert limits[0, 0] == pytest.approx(0.4 - 0.1 * math.log(20) - 0.05 * math.log(0.5 / (16 / 12 + 0.5)))
+    assert counting.CountingRule().limits(None, np.ones(2), np.zeros((2, 2)))[0, 1] == pytest.approx(0.6)
+
+
+def test_voices_that_overlap_are_two_and_short_groups_join():
+    """Two near groups: one speaker, two if they speak at once; and one again if one of them is short."""
+    first, second = np.eye(32)[0], unit_rows(np.array([0.8, 0.6, *np.zeros(30)]))
+    generator = np.random.default_rng(0)
+    points = unit_rows(np.repeat([first, second], 20, axis=0) + 0.02 * generator.standard_normal((40, 32)))
+    rule = counting.CountingRule(0.0, 0.4, 0.05, 0.1)
+    pairs = np.stack([np.arange(20), np.arange(20, 40)], 1)
+    for overlaps, length, expected in (
+        (None, 1.5, 1),
+        ((pairs, np.full(20, 1.0)), 1.5, 2),
+        ((pairs, np.full(20, 0.1)), 0.2, 1),
+    ):
+        seconds = np.repeat([1.5, length], 20)
+        _, found = counting.group_speakers(points, turns(40), seconds, "auto", rule, overlaps=overlaps)
+        assert found.speakers == expected, length
+
+
+def test_many_segments_are_counted():
     clusters, found = counting.group_speakers(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
     assert found is not None and found.speakers == 3
     np.testing.assert_array_equal(np.bincount(clusters.labels), [500] * 3)
@@ -117,26 +152,24 @@ def test_neighbors_are_of_one_turn_and_channel():
     assert np.allclose(blended[0], unit_rows(np.array([1, 0, 1, 0, 0]))) and np.allclose(blended[3], np.eye(5)[3])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 60])
-def test_groups_are_those_of_scipys_average_linkage(count):
-    from scipy.cluster.hierarchy import fcluster, linkage
+def test_merges_are_those_of_scipys_average_linkage():
+    """With as many first groups as segments and a limit of 0, distances are the heights of the tree."""
+    from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
-    points, seconds = groups(count, 5, 0.6), np.random.default_rng(1).uniform(0.5, 2, 5 * count)
+    points, rule = groups(4, 5, 0.6), counting.CountingRule(0.0, 0.0)
     distances = np.clip(1 - points @ points.T, 0, 2)
     np.fill_diagonal(distances, 0.0)
-    tree = linkage(squareform(distances, checks=False), "average")
-    np.testing.assert_allclose([height for _, _, height in counting.average_linkage(distances)], tree[:, 2], rtol=1e-12)
-    speakers = counting.SpeakerTree(points, seconds)
-    for threshold in np.linspace(0.01, 1.5, 40):
-        expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= max(0.04 * seconds.sum(), 2)).sum()
-        assert speakers.speakers(threshold) == max(1, expected)
+    heights = linkage(squareform(distances, checks=False), "average")[:, 2]
+    steps = counting.merge_groups(points, np.ones(20), np.full(20, 3.0), None, 0.0, rule)
+    np.testing.assert_allclose([beyond for beyond, _ in steps[:-1]], heights - 1e-6, rtol=1e-9)
+    assert [count for _, count in steps] == list(range(20, 0, -1))
 
 
 def test_an_encoder_states_how_its_speakers_are_counted():
-    assert counting.rule_of(load_encoder("meetings_8k").info) == counting.CountingRule(turn_distances=0.6, distance=0.2)
+    shipped = counting.CountingRule(turn_distances=0.65, distance=0.425, length=0.1, overlap=0.075)
+    assert counting.rule_of(load_encoder("meetings_8k").info) == shipped
     assert counting.rule_of({}) == counting.CountingRule()
-    assert counting.CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
     for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_d"):
             counting.rule_of({"counting": stated})
