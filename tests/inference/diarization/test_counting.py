@@ -113,6 +113,18 @@ def test_voices_that_overlap_are_two_and_short_groups_join():
         assert found.speakers == expected, length
 
 
+@pytest.mark.parametrize(("likeness", "apart"), [(0.6, True), (0.2, False)])
+def test_segments_at_the_same_time_are_two_speakers_where_that_is_nearly_as_likely(likeness, apart):
+    """The last segment is at the same time as the first one, and nearest to its speaker, but also near to the other."""
+    doubtful = np.array([[0.65, likeness, *np.zeros(30)]])
+    doubtful[0, 2] = math.sqrt(1 - (doubtful**2).sum())
+    points = np.concatenate([np.repeat(np.eye(32)[:2], 20, axis=0), doubtful])
+    overlaps = (np.array([[0, 40]]), np.array([0.5]))
+    for given, expected in ((overlaps, apart), ((overlaps[0], np.array([0.4])), False), (None, False)):
+        clusters, _ = counting.group_speakers(points, turns(40), np.full(41, 1.5), 2, overlaps=given)
+        assert bool(clusters.labels[40] == clusters.labels[20]) is expected
+
+
 def test_many_segments_are_counted():
     clusters, found = counting.group_speakers(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
     assert found is not None and found.speakers == 3
