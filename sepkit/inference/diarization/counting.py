@@ -22,8 +22,8 @@ _LIMIT_WITHOUT_TURNS = 0.6
 # Groups with less of all speech or of clear speech, or fewer seconds, are no speakers: they are noise, or what is left
 # of other voices.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
-# Counts that a smaller change of all limits alters were wrong in most development meetings.
-_CERTAIN_MARGIN = 0.02
+# Counts that a smaller change of all limits alters, or that fewer starts find, were often wrong in dev meetings.
+_CERTAIN_MARGIN, _CERTAIN_SHARE = 0.02, 0.8
 # Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
 # Weight of a segment's neighbors in a turn, which are added to it, and of a segment that is not clear, in its group.
@@ -32,8 +32,8 @@ _NEIGHBOR_WEIGHT, _UNCLEAR_WEIGHT = 1.0, 0.05
 _LONG_SECONDS = 20.0
 # Overlap that is added to what is found and to what is expected, so that both are positive, seconds.
 _SOME_OVERLAP = 0.5
-# Groups that merging begins with, and starts of k-means for them. Shares of 4 % allow hardly more speakers.
-_FIRST_GROUPS, _FIRST_RESTARTS = 24, 3
+# Groups of k-means that merging begins with, and how often it begins. Shares of 4 % allow hardly more speakers.
+_FIRST_GROUPS, _STARTS = 24, 9
 # Segments that overlap for this share of the shorter one are two speakers, if for one of them, the cosine similarity to
 # the next speaker is less than this below that to its own.
 _OVERLAP_SHARE, _NEARLY_AS_NEAR = 0.3, 0.12
@@ -51,19 +51,21 @@ class SpeakerCount:
     Args:
         speakers: the answer.
         runner_up: the next best one.
-        margin: change of all limits, in cosine distance, that gives the runner-up; small: nearly the runner-up.
+        margin: change of all limits, in cosine distance, that gives another answer; small: nearly another one.
+        share: of the starts that give the answer.
         turn_distance: median cosine distance between neighboring segments of a turn; None: no turn has two segments.
     """
 
     speakers: int
     runner_up: int
     margin: float
+    share: float
     turn_distance: float | None
 
     @property
     def uncertain(self) -> bool:
         """Whether the runner-up is nearly as good, or the limit is a guess."""
-        return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
+        return self.turn_distance is None or self.margin < _CERTAIN_MARGIN or self.share < _CERTAIN_SHARE
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a JSON file."""
@@ -149,21 +151,24 @@ def group_speakers(
     "Strategies to improve the robustness of agglomerative hierarchical clustering under data source variation for
     speaker diarization", 2008.
     """
-    blended, counted = blend_turns(embeddings, neighbors), None
+    points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, float)
+    blended, counted = blend_turns(points, neighbors), None
     if speakers == "auto":
-        points = unit_rows(np.asarray(embeddings, np.float64))
         first, second = np.asarray(neighbors, int).reshape(-1, 2).T
         apart = 1 - (points[first] * points[second]).sum(-1)
         turn_distance = float(np.median(apart)) if len(apart) else None
         weights = np.ones(len(points))
         if clear is not None and clear.sum() >= _LEAST_CLEAR:
             weights[~clear] = _UNCLEAR_WEIGHT
-        steps = merge_groups(blended, weights, np.asarray(seconds, float), overlaps, turn_distance, rule)
-        counted = SpeakerCount(*_answers(steps), turn_distance)
+        answers = []
+        for start in range(_STARTS):
+            groups = spherical_k_means(blended, min(_FIRST_GROUPS, len(points)), start, restarts=1).labels
+            answers.append(_answers(merge_groups(blended, groups, weights, seconds, overlaps, turn_distance, rule)))
+        counted = _median_of(answers, turn_distance)
         speakers = counted.speakers
     clusters = spherical_k_means(blended, speakers, restarts=_RESTARTS)
     if overlaps is not None and speakers > 1:
-        _tell_apart(clusters, unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, float), overlaps)
+        _tell_apart(clusters, points, seconds, overlaps)
     return clusters, counted
 
 
@@ -201,6 +206,7 @@ def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
 
 def merge_groups(
     points: np.ndarray,
+    groups: np.ndarray,
     weights: np.ndarray,
     seconds: np.ndarray,
     overlaps: Overlaps | None,
@@ -214,13 +220,13 @@ def merge_groups(
 
     Args:
         points: (N, D) unit vectors of N >= 1 segments.
+        groups: (N,) int, the groups that it begins with.
         weights: (N,) of segments within their group.
         seconds: (N,) their lengths.
         overlaps: Overlaps of the segments; None: none.
         turn_distance: Median cosine distance within turns.
         rule: Rule of the encoder.
     """
-    groups = spherical_k_means(points, min(_FIRST_GROUPS, len(points)), restarts=_FIRST_RESTARTS).labels
     _, groups = np.unique(groups, return_inverse=True)
     member = np.eye(int(groups.max()) + 1)[groups].T
     sums, sizes = member @ (weights[:, None] * points), member @ weights
@@ -256,3 +262,12 @@ def _answers(steps: list[tuple[float, int]]) -> tuple[int, int, float]:
             if at(change) != answer:
                 return answer, at(change), abs(beyond)
     return answer, answer + 1, math.inf
+
+
+def _median_of(answers: list[tuple[int, int, float]], turn_distance: float | None) -> SpeakerCount:
+    """Return the median answer of several starts; the runner-up is the most frequent other one, if there is one."""
+    median = sorted(count for count, _, _ in answers)[len(answers) // 2]
+    others = [count for count, _, _ in answers if count != median] or [second for _, second, _ in answers]
+    runner_up = max(sorted(set(others)), key=others.count)
+    margins = sorted(margin for count, _, margin in answers if count == median)
+    return SpeakerCount(median, runner_up, margins[len(margins) // 2], len(margins) / len(answers), turn_distance)

@@ -41,8 +41,9 @@ def test_count_at_any_distance_within_turns(count, spread):
 
 @pytest.mark.parametrize(("margin", "uncertain"), [(0.0199, True), (0.02, False), (math.inf, False)])
 def test_a_count_is_uncertain_below_its_margin(margin, uncertain):
-    assert counting.SpeakerCount(2, 3, margin, 0.1).uncertain is uncertain
-    assert counting.SpeakerCount(2, 3, margin, None).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 1.0, 0.1).uncertain is uncertain
+    assert counting.SpeakerCount(2, 3, margin, 0.7, 0.1).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 1.0, None).uncertain
 
 
 def test_stray_segments_do_not_count():
@@ -63,24 +64,31 @@ def test_groups_without_clear_speech_do_not_count():
         assert found is not None and found.speakers == len(clusters.centers) == expected
 
 
-def test_runner_up_is_what_the_told_change_gives():
-    points = groups(4, 30, 0.3)
-    seconds = np.full(len(points), 1.5)
-    pairs = turns(len(points))
-    _, found = counting.group_speakers(points, pairs, seconds, "auto")
+def test_the_answer_is_the_median_of_the_starts():
+    """Nine starts: five say 4, three 5 and one 2."""
+    answers = [
+        (4, 5, 0.01),
+        (4, 3, 0.05),
+        (5, 4, 0.2),
+        (4, 5, 0.03),
+        (2, 3, 0.1),
+        (5, 6, 0.1),
+        (4, 5, 0.04),
+        (5, 4, 0.3),
+    ]
+    found = counting._median_of([*answers, (4, 5, 0.02)], 0.4)
+    assert found == counting.SpeakerCount(4, 5, 0.03, 5 / 9, 0.4) and found.uncertain
+    assert counting._median_of([(3, 4, 0.1), (3, 2, 0.2), (3, 2, 0.3)], 0.4) == counting.SpeakerCount(
+        3, 2, 0.2, 1.0, 0.4
+    )
 
-    def at(change: float) -> set[int]:
-        rules = (
-            counting.CountingRule(distance=max(0, change)),
-            counting.CountingRule(1.15 + change / found.turn_distance),
-        )
-        return {
-            counting.group_speakers(points, pairs, seconds, "auto", rule)[1].speakers for rule in rules[change < 0 :]
-        }
 
-    assert at(found.margin - 1e-6) | at(1e-6 - found.margin) == {found.speakers}
-    assert found.runner_up in at(found.margin + 1e-6) | at(-1e-6 - found.margin)
-    assert found.uncertain is (found.margin < 0.02)
+def test_runner_up_is_what_the_least_change_gives():
+    steps = [(-0.3, 3), (-0.05, 3), (0.04, 2), (0.5, 1), (math.inf, 1)]
+    assert counting._answers(steps) == (2, 1, 0.04)
+    assert counting._answers([(-0.03, 3), *steps[2:]]) == (2, 3, 0.03)
+    assert counting._answers([(0.1, 4), *steps]) == (4, 1, 0.1)
+    assert counting._answers([(math.inf, 1)]) == (1, 2, math.inf)
 
 
 def test_limits_by_hand():
@@ -173,7 +181,7 @@ def test_merges_are_those_of_scipys_average_linkage():
     distances = np.clip(1 - points @ points.T, 0, 2)
     np.fill_diagonal(distances, 0.0)
     heights = linkage(squareform(distances, checks=False), "average")[:, 2]
-    steps = counting.merge_groups(points, np.ones(20), np.full(20, 3.0), None, 0.0, rule)
+    steps = counting.merge_groups(points, np.arange(20), np.ones(20), np.full(20, 3.0), None, 0.0, rule)
     np.testing.assert_allclose([beyond for beyond, _ in steps[:-1]], heights - 1e-6, rtol=1e-9)
     assert [count for _, count in steps] == list(range(20, 0, -1))
 
