@@ -18,11 +18,12 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import Overlaps, group_speakers, rule_of
+from sepkit.inference.diarization.counting import group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
     WINDOW_SECONDS,
+    Overlaps,
     Source,
     SpeechSegment,
     clear_segments,
@@ -73,7 +74,7 @@ class Speech:
 
     @property
     def clear(self) -> np.ndarray:
-        """(N,) which segments speakers are counted by, see `clear_segments`."""
+        """(N,) which segments are clear, see `clear_segments`."""
         return np.concatenate([clear_segments(own) for _, own in self.recordings])
 
     @property
@@ -84,8 +85,10 @@ class Speech:
     @property
     def overlaps(self) -> Overlaps:
         """Overlaps of the segments of one recording in time, see `overlaps_of`."""
-        found = [(first, *overlaps_of(own)) for first, own in self._numbered]
-        return np.concatenate([first + pairs for first, pairs, _ in found]), np.concatenate([own for *_, own in found])
+        found = [(number, first, *overlaps_of(own)) for number, (first, own) in enumerate(self._numbered)]
+        parts = [(first + pairs, times, number + where) for number, first, pairs, times, where in found]
+        pairs, times, where = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return pairs, times, where
 
     @property
     def _numbered(self) -> list[tuple[int, list[SpeechSegment]]]:

@@ -16,14 +16,16 @@ import numpy as np
 
 from sepkit.inference.diarization.clustering import Clusters, spherical_k_means, unit_rows
 from sepkit.inference.diarization.encoders import numbers_in
+from sepkit.inference.diarization.segments import Overlaps
 
 # Mean cosine distance where no turn has two segments.
 _LIMIT_WITHOUT_TURNS = 0.6
 # Groups with less of all speech or of clear speech, or fewer seconds, are no speakers: they are noise, or what is left
 # of other voices.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
-# Counts that a smaller change of all limits alters, or that fewer starts find, were often wrong in dev meetings.
-_CERTAIN_MARGIN, _CERTAIN_SHARE = 0.02, 0.8
+# Counts that a smaller change of all limits alters (in median distances within turns), or that fewer starts find, were
+# often wrong in dev meetings.
+_CERTAIN_MARGIN, _CERTAIN_SHARE = 0.05, 0.8
 # Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
 # Weight of a segment's neighbors in a turn, which are added to it, and of a segment that is not clear, in its group.
@@ -34,14 +36,11 @@ _LONG_SECONDS = 20.0
 _SOME_OVERLAP = 0.5
 # Groups of k-means that merging begins with, and how often it begins. Shares of 4 % allow hardly more speakers.
 _FIRST_GROUPS, _STARTS = 24, 9
-# Segments that overlap for this share of the shorter one are two speakers, if for one of them, the cosine similarity to
-# the next speaker is less than this below that to its own.
-_OVERLAP_SHARE, _NEARLY_AS_NEAR = 0.3, 0.12
-# Starts of k-means. With them its error rate on development meetings is within 0.2 points of that of Ward linkage.
+# Two segments of one cluster that overlap by this share of the shorter are split if one is nearly as similar to another
+# cluster: cosine similarities differ by less than this multiple of the median distance within turns.
+_OVERLAP_SHARE, _NEARLY_AS_NEAR = 0.3, 0.3
+# Starts of k-means. With them, the error rate on development meetings is within 0.2 points of that of Ward linkage.
 _RESTARTS = 20
-
-Overlaps = tuple[np.ndarray, np.ndarray]
-"""Pairs of segments that overlap in time, (P, 2) int, and for how long, (P,) seconds; see `overlaps_of`."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class SpeakerCount:
     Args:
         speakers: the answer.
         runner_up: the next best one.
-        margin: change of all limits, in cosine distance, that gives another answer; small: nearly another one.
-        share: of the starts that give the answer.
+        margin: Change of all limits, in cosine distance, that gives another answer; small: nearly another one.
+        share: Share of the starts that give this answer.
         turn_distance: median cosine distance between neighboring segments of a turn; None: no turn has two segments.
     """
 
@@ -64,8 +63,9 @@ class SpeakerCount:
 
     @property
     def uncertain(self) -> bool:
-        """Whether the runner-up is nearly as good, or the limit is a guess."""
-        return self.turn_distance is None or self.margin < _CERTAIN_MARGIN or self.share < _CERTAIN_SHARE
+        """Whether starts disagree, another answer is nearly as good, or the limit is a guess."""
+        distance = self.turn_distance
+        return distance is None or self.margin < _CERTAIN_MARGIN * distance or self.share < _CERTAIN_SHARE
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a JSON file."""
@@ -77,16 +77,16 @@ class SpeakerCount:
 class CountingRule:
     """The mean cosine distance below which two groups of segments are one speaker.
 
-        a d + b - c log(s / 1 s) - o log((u + 0.5 s) / (v + 0.5 s))
+        a d + b - c log(s / 20 s) - o log((u + 0.5 s) / (v + 0.5 s))
 
     d is the median distance between neighboring segments of a turn, s the length of the shorter group (at most 20 s),
-    and u the time in which the groups overlap; v is u if overlaps were independent of groups.
+    and u the time in which the groups overlap; v is u if overlaps were independent of groups, in each recording.
 
     Args:
-        turn_distances: a.
-        distance: b; its size is that of the embeddings of one encoder.
-        length: c.
-        overlap: o.
+        turn_distances: Factor a of the median distance within turns.
+        distance: Distance b; its size is that of the embeddings of one encoder.
+        length: Weight c, which raises the limit of short groups.
+        overlap: Weight o, which lowers the limit of groups that often overlap.
     """
 
     turn_distances: float = 1.15
@@ -100,15 +100,16 @@ class CountingRule:
         Args:
             turn_distance: d; None: a d + b is 0.6.
             seconds: Lengths of the groups, (K,).
-            together: Times in which segments of two groups overlap, (K, K), symmetric; of one group, twice.
+            together: Times in which segments of two groups overlap in each recording, (R, K, K), symmetric; of one
+                group, twice.
         """
         same = _LIMIT_WITHOUT_TURNS
         if turn_distance is not None:
             same = max(1e-6, self.turn_distances * turn_distance + self.distance)
-        each = together.sum(0)
-        expected = np.outer(each, each) / max(each.sum(), 1e-9)
-        unusual = np.log((together + _SOME_OVERLAP) / (expected + _SOME_OVERLAP))
-        shorter = np.minimum(np.minimum.outer(seconds, seconds), _LONG_SECONDS)
+        each = together.sum(1)
+        expected = each.T @ (each / np.maximum(each.sum(1, keepdims=True), 1e-9))
+        unusual = np.log((together.sum(0) + _SOME_OVERLAP) / (expected + _SOME_OVERLAP))
+        shorter = np.minimum(np.minimum.outer(seconds, seconds) / _LONG_SECONDS, 1.0)
         return same - self.length * np.log(shorter) - self.overlap * unusual
 
 
@@ -152,11 +153,11 @@ def group_speakers(
     speaker diarization", 2008.
     """
     points, seconds = unit_rows(np.asarray(embeddings, np.float64)), np.asarray(seconds, float)
+    first, second = np.asarray(neighbors, int).reshape(-1, 2).T
+    apart = 1 - (points[first] * points[second]).sum(-1)
+    turn_distance = float(np.median(apart)) if len(apart) else None
     blended, counted = blend_turns(points, neighbors), None
     if speakers == "auto":
-        first, second = np.asarray(neighbors, int).reshape(-1, 2).T
-        apart = 1 - (points[first] * points[second]).sum(-1)
-        turn_distance = float(np.median(apart)) if len(apart) else None
         weights = np.ones(len(points))
         if clear is not None and clear.sum() >= _LEAST_CLEAR:
             weights[~clear] = _UNCLEAR_WEIGHT
@@ -167,15 +168,23 @@ def group_speakers(
         counted = _median_of(answers, turn_distance)
         speakers = counted.speakers
     clusters = spherical_k_means(blended, speakers, restarts=_RESTARTS)
-    if overlaps is not None and speakers > 1:
-        _tell_apart(clusters, points, seconds, overlaps)
+    if overlaps is not None and speakers > 1 and turn_distance is not None:
+        _tell_apart(clusters, points, seconds, overlaps, _NEARLY_AS_NEAR * turn_distance)
     return clusters, counted
 
 
-def _tell_apart(clusters: Clusters, points: np.ndarray, seconds: np.ndarray, overlaps: Overlaps) -> None:
-    """Give segments that overlap with one of their own cluster to the next one, if they are nearly as near to it."""
-    near, labels = points @ clusters.centers.T, clusters.labels
-    pairs, times = overlaps
+def _tell_apart(clusters: Clusters, points: np.ndarray, seconds: np.ndarray, overlaps: Overlaps, nearly: float) -> None:
+    """Split pairs of segments of one cluster that overlap, if one of them is nearly as similar to another cluster.
+
+    Args:
+        clusters: Clusters of the segments, which are changed.
+        points: (N, D) unit vectors of the segments.
+        seconds: (N,) their lengths.
+        overlaps: Overlaps of the segments; the longest ones come first.
+        nearly: Differences of cosine similarities below this are small.
+    """
+    near, labels, posterior = points @ clusters.centers.T, clusters.labels, clusters.posterior
+    pairs, times, _ = overlaps
     for pair, time in sorted(zip(pairs.tolist(), times.tolist(), strict=True), key=lambda each: -each[1]):
         own = labels[pair[0]]
         if labels[pair[1]] != own or time < _OVERLAP_SHARE * seconds[pair].min():
@@ -183,8 +192,12 @@ def _tell_apart(clusters: Clusters, points: np.ndarray, seconds: np.ndarray, ove
         others = near[pair]
         others[:, own] = -np.inf
         loss = near[pair, own] - others.max(1)
-        if loss.min() < _NEARLY_AS_NEAR:
-            labels[pair[loss.argmin()]] = others[loss.argmin()].argmax()
+        if loss.min() < nearly:
+            moved = pair[loss.argmin()]
+            labels[moved] = others[loss.argmin()].argmax()
+            # Nobody overlaps with himself.
+            rest = np.where(np.arange(len(clusters.centers)) == own, 0.0, np.maximum(posterior[moved], 1e-300))
+            posterior[moved] = rest / rest.sum()
 
 
 def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
@@ -231,10 +244,11 @@ def merge_groups(
     member = np.eye(int(groups.max()) + 1)[groups].T
     sums, sizes = member @ (weights[:, None] * points), member @ weights
     lengths, clear = member @ seconds, member @ (weights * seconds)
-    together = np.zeros((len(member), len(member)))
-    if overlaps is not None:
-        np.add.at(together, tuple(groups[overlaps[0].T]), overlaps[1])
-    together += together.T
+    pairs, times, where = overlaps or (np.zeros((0, 2), int), np.zeros(0), np.zeros(0, int))
+    recordings, where = np.unique(where, return_inverse=True)
+    together = np.zeros((len(recordings), len(member), len(member)))
+    np.add.at(together, (where, *groups[pairs.T]), times)
+    together += together.transpose(0, 2, 1)
     least, least_clear = max(_LEAST_SHARE * lengths.sum(), _LEAST_SECONDS), _LEAST_SHARE * clear.sum()
     steps = []
     while len(sums) > 1:
@@ -245,11 +259,10 @@ def merge_groups(
         speakers = (lengths >= least) & (clear >= least_clear)
         steps.append((float(beyond[one, other]), max(1, int(speakers.sum()))))
         rest = np.arange(len(sums)) != other
-        for values in (sums, sizes, lengths, clear, together):
+        for values in (sums, sizes, lengths, clear, together.swapaxes(0, 1), together.swapaxes(0, 2)):
             values[one] += values[other]
-        together[:, one] += together[:, other]
         sums, sizes, lengths, clear = sums[rest], sizes[rest], lengths[rest], clear[rest]
-        together = together[np.ix_(rest, rest)]
+        together = together[:, rest][:, :, rest]
     return [*steps, (math.inf, 1)]
 
 

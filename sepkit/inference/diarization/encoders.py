@@ -53,7 +53,7 @@ def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
         name in names and isinstance(value, int | float) and lowest <= value <= highest for name, value in found.items()
     ):
         raise UserError(
-            f"info.{section} of the speaker encoder: found {shown(found)}, expected {' and '.join(names)}, "
+            f"info.{section} of the speaker encoder: found {shown(found)}, expected numbers among {', '.join(names)}, "
             f"from {lowest} to {highest}; export the encoder again with other values"
         )
     return found

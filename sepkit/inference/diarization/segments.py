@@ -26,7 +26,7 @@ _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LENGTH_SLACK = 0.01
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS = 0.1
-# Segments that speakers are counted by: their least length, and least share without speech in another estimate.
+# Clear segments: their least length, and least share without speech in another estimate.
 _CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
 # Frames processed together, and their context before and after.
 _FRAMES, _CONTEXT_FRAMES = 150, 12
@@ -202,11 +202,15 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
     return np.array(pairs, int).reshape(-1, 2)
 
 
-def overlaps_of(segments: Sequence[SpeechSegment]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which segments of different channels overlap in time, (P, 2) int, and for how long, (P,) seconds.
+Overlaps = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Pairs of segments that overlap in time, (P, 2) int, for how long, (P,) seconds, and in which recording, (P,) int."""
+
+
+def overlaps_of(segments: Sequence[SpeechSegment]) -> Overlaps:
+    """Return which segments of different channels overlap in time.
 
     >>> overlaps_of([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.0, 1.0), SpeechSegment(0, 2.0, 1.5)])
-    (array([[0, 1]]), array([0.5]))
+    (array([[0, 1]]), array([0.5]), array([0]))
 
     Args:
         segments: Segments of one recording, in order of time.
@@ -220,7 +224,7 @@ def overlaps_of(segments: Sequence[SpeechSegment]) -> tuple[np.ndarray, np.ndarr
             if segments[j].channel != first.channel:
                 pairs.append((i, j))
                 seconds.append(min(end, start + segments[j].duration_seconds) - start)
-    return np.array(pairs, int).reshape(-1, 2), np.array(seconds)
+    return np.array(pairs, int).reshape(-1, 2), np.array(seconds), np.zeros(len(pairs), int)
 
 
 def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
@@ -235,7 +239,7 @@ def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
         segments: Segments of one recording, in order of time.
     """
     lengths = np.array([segment.duration_seconds for segment in segments])
-    pairs, seconds = overlaps_of(segments)
+    pairs, seconds, _ = overlaps_of(segments)
     shared = np.bincount(pairs.ravel(), np.repeat(seconds, 2), minlength=len(segments))
     return (lengths >= _CLEAR_SECONDS) & (lengths - shared >= _CLEAR_SHARE * lengths)
 

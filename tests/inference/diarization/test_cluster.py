@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
-from sepkit.inference.batch.cluster import cluster_recordings
+from sepkit.inference.batch.cluster import Speech, cluster_recordings
 from sepkit.inference.batch.inputs import find_recordings
-from sepkit.inference.diarization.segments import group_estimates
+from sepkit.inference.diarization.segments import Source, SpeechSegment, group_estimates
 from sepkit.models import build_model, save_model
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
@@ -53,6 +54,14 @@ def test_a_meeting(meeting, encoder, tmp_path, speakers, capsys):
 def test_one_speaker_is_an_answer(encoder, voices, tmp_path):
     summary = cluster_recordings([voices / "1"], tmp_path, encoder=str(encoder))
     assert summary["n_speakers"] == 1 and summary["counting"]["runner_up"] == 2
+
+
+def test_segments_of_several_recordings_are_numbered():
+    source = Source(Path("a"), (Path("a.wav"),), ("a.wav",))
+    own = [SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.0, 1.5), SpeechSegment(1, 2.5, 1.0)]
+    pairs, seconds, recordings = (speech := Speech([(source, own), (source, own)])).overlaps
+    assert pairs.tolist() == [[0, 1], [3, 4]] and recordings.tolist() == [0, 1]
+    assert seconds.tolist() == [0.5, 0.5] and speech.neighbors.tolist() == [[1, 2], [4, 5]]
 
 
 @pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])

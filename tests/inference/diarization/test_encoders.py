@@ -73,7 +73,7 @@ def test_a_graph_states_how_its_speakers_are_counted_and_named(tmp_path):
     # What is speech is decided by the encoder that ships, at its rate.
     wave, own = speech(2.0), load_encoder()
     np.testing.assert_array_equal(encoder.speech(wave[None]), own.speech(audio.resample(wave[None], 16000, 8000)))
-    for value, told in (("0.4", "expected threshold"), ("{", "in its metadata is no JSON")):
+    for value, told in (("0.4", "expected numbers among threshold"), ("{", "in its metadata is no JSON")):
         path = graph(tmp_path / "b.onnx", [None, None, 40], {"enrollment": value})
         complaint(lambda path=path: load_encoder(path, "mel"), told)
 

@@ -8,6 +8,7 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.inference.batch.files import speakers_to_link
+from sepkit.inference.diarization import linking
 from sepkit.inference.diarization.encoders import TorchEncoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, _owners, _waveforms, link
 from sepkit.inference.diarization.segments import SpeechSegment
@@ -128,6 +129,13 @@ def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
     is_speaker = None if is_speaker is None else np.array(is_speaker)
     separated = Separated(np.zeros((2, 8)), 8, Selection(np.ones(2), np.arange(2), is_speaker), scores)
     assert speakers_to_link(wanted, separated) == expected
+
+
+def test_speakers_are_grouped_by_their_overlaps(monkeypatch):
+    given, group = [], linking.group_speakers
+    monkeypatch.setattr(linking, "group_speakers", lambda *named: given.append(named[-1]) or group(*named))
+    found = linked(np.stack([voice(0, 6.0, 1), voice(1, 6.0, 2)]), 2)
+    assert len(found.turns) == 2 and given[0][1].sum() == pytest.approx(6.0, abs=0.2)
 
 
 def test_a_single_speaker_has_the_recording_itself(estimates):
