@@ -28,8 +28,8 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 _CERTAIN_MARGIN, _CERTAIN_SHARE = 0.05, 0.8
 # Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
-# Weight of a segment's neighbors in a turn, which are added to it, and of a segment that is not clear, in its group.
-_NEIGHBOR_WEIGHT, _UNCLEAR_WEIGHT = 1.0, 0.05
+# Weight of a segment that is not clear, in its group.
+_UNCLEAR_WEIGHT = 0.05
 # Means of longer groups are no better: what is left is how much a voice varies.
 _LONG_SECONDS = 20.0
 # Overlap that is added to what is found and to what is expected, so that both are positive, seconds.
@@ -39,7 +39,7 @@ _FIRST_GROUPS, _STARTS = 24, 9
 # Two segments of one cluster that overlap by this share of the shorter are split if one is nearly as similar to another
 # cluster: cosine similarities differ by less than this multiple of the median distance within turns.
 _OVERLAP_SHARE, _NEARLY_AS_NEAR = 0.3, 0.3
-# Starts of k-means. With them, the error rate on development meetings is within 0.2 points of that of Ward linkage.
+# Starts of the final k-means. The error rate on dev meetings is within 0.2 points of that of Ward linkage.
 _RESTARTS = 20
 
 
@@ -195,7 +195,7 @@ def _tell_apart(clusters: Clusters, points: np.ndarray, seconds: np.ndarray, ove
         if loss.min() < nearly:
             moved = pair[loss.argmin()]
             labels[moved] = others[loss.argmin()].argmax()
-            # Nobody overlaps with himself.
+            # Two overlapping segments have two speakers.
             rest = np.where(np.arange(len(clusters.centers)) == own, 0.0, np.maximum(posterior[moved], 1e-300))
             posterior[moved] = rest / rest.sum()
 
@@ -212,8 +212,8 @@ def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
     points = unit_rows(np.asarray(values, np.float64))
     blended = points.copy()
     first, second = np.asarray(neighbors, int).reshape(-1, 2).T
-    np.add.at(blended, first, _NEIGHBOR_WEIGHT * points[second])
-    np.add.at(blended, second, _NEIGHBOR_WEIGHT * points[first])
+    np.add.at(blended, first, points[second])
+    np.add.at(blended, second, points[first])
     return unit_rows(blended)
 
 

@@ -50,7 +50,7 @@ def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
     """
     found, (names, lowest, highest) = info.get(section) or {}, _STATED[section]
     if not isinstance(found, dict) or not all(
-        name in names and isinstance(value, int | float) and lowest <= value <= highest for name, value in found.items()
+        name in names and type(value) in (int, float) and lowest <= value <= highest for name, value in found.items()
     ):
         raise UserError(
             f"info.{section} of the speaker encoder: found {shown(found)}, expected numbers among {', '.join(names)}, "
