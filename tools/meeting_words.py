@@ -34,7 +34,7 @@ def transcribe(path: Path, texts: Path) -> Iterator[str]:
     """Yield a line '[START --> END] WORDS' for each turn of a track; the recognizer is told the lines of `texts`."""
     from pocketsphinx import Decoder
 
-    phrases = sorted({line.split(maxsplit=1)[1] for line in texts.read_text().splitlines()})
+    phrases = sorted({line.lower().split(maxsplit=1)[1] for line in texts.read_text().splitlines()})
     decoder = Decoder(samprate=RATE, loglevel="FATAL", lm=None)
     known = [one for one in phrases if all(decoder.lookup_word(word) for word in one.split())]
     decoder.add_jsgf_string("words", f"#JSGF V1.0; grammar words; public <line> = ({'|'.join(known)})+;")
