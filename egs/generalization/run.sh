@@ -57,6 +57,8 @@ calibrate_options=
 evaluate_options=
 . ../utils/recipe.sh
 
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+[ -z "$librimix" ] || evaluate_options="--whole-seconds inf $evaluate_options"
 conf=$(resolve "$conf")
 setting=$(basename "$conf" .yaml)
 case $task in noisy) ;; clean) if [ "$data" = data ]; then data=data/clean; fi ;; *) stop "--task $task: expected noisy or clean" ;; esac

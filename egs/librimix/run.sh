@@ -30,9 +30,10 @@ librispeech=
 wham_noise=
 metadata=
 data=
-# As benchmarks do; by default mixtures above 30 s are separated in chunks.
-evaluate_options="--whole-seconds inf"
 . ../utils/recipe.sh
+
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+evaluate_options="--whole-seconds inf $evaluate_options"
 
 case $task in
   clean) suffix= ;;

@@ -6,7 +6,7 @@
 #
 # --conf FILE          conf/cpu.yaml: about ten minutes per run on one core; conf/masker.yaml: three minutes, with
 #                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's network and training
-# --speakers N         speakers in a mixture: 2 or 3
+# --speakers N         speakers in a mixture, 2 to 5
 # --methods "..."      rows of the table, among pit mcl relaxed_wta amcl sinkhorn
 # --seeds "0 1 2"      seeds of every experiment
 # --temperatures "..."  initial temperatures in dB of the phase transition plot (Fig. 8); "" leaves it out

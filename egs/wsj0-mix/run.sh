@@ -23,9 +23,10 @@ conf="dual_path_rnn amcl_paper"
 speakers=2
 lists=
 data=
-# As benchmarks do; by default mixtures above 30 s are separated in chunks.
-evaluate_options="--whole-seconds inf"
 . ../utils/recipe.sh
+
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+evaluate_options="--whole-seconds inf $evaluate_options"
 
 if [ -n "$checksums" ]; then checksums=$(resolve "$checksums"); fi
 corpus=wsj0-${speakers}mix_$((sample_rate / 1000))k_$mode

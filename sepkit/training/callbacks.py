@@ -139,10 +139,14 @@ class ExactResume(Callback):
         """Time spent in training, including earlier runs."""
         return self._seconds_before + time.monotonic() - self._started
 
-    @property
-    def due(self) -> float:
-        """Time spent, and what is kept for the next validation, seconds: as long as the last one took, or else as long
-        as training takes for as many examples; at most half of the budget."""
+    def due(self, epoch: int) -> float:
+        """Return the time spent, and what is kept for a validation after this epoch, seconds.
+
+        Kept is as long as the last validation took, or else as long as training takes for as many examples; at most
+        half of the budget.
+        """
+        if (epoch + 1) % self.config.validate_every_epochs:
+            return self.seconds
         validation = self._validation_seconds
         if validation is None:
             validation = self._dev_examples * (time.monotonic() - self._started) / max(1, self._examples)
@@ -172,8 +176,7 @@ class ExactResume(Callback):
         """Save if a state is due, and stop if the ranks agreed to."""
         self._examples += self.config.devices * self.config.num_nodes * pl_module.config.data.batch_size
         position = pl_module.position
-        validates = (position.epoch + 1) % self.config.validate_every_epochs == 0
-        if (self.due if validates else self.seconds) >= self._budget_seconds:
+        if self.due(position.epoch) >= self._budget_seconds:
             pl_module.stop_wanted = True
         between_steps = position.batches_done % self.config.accumulate_batches == 0
         if position.batches_done >= position.batches_per_epoch or not between_steps:
@@ -189,6 +192,8 @@ class ExactResume(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Note how long it took."""
         self._validation_seconds = time.monotonic() - self._validation_began
+        if self._validation_seconds > self._budget_seconds / 2:
+            log(f"a validation takes {self._validation_seconds:.0f} s, over half of trainer.max_minutes: use fewer mixtures")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""
@@ -402,10 +407,10 @@ class RateSchedule(Callback):
     differs between runs; one by epochs does not.
 
     Args:
-        seconds: returns the time spent, earlier runs and the next validation included.
+        seconds: returns the time spent, earlier runs and a validation after this epoch included.
     """
 
-    def __init__(self, config: TrainerConfig, seconds: Callable[[], float]) -> None:
+    def __init__(self, config: TrainerConfig, seconds: Callable[[int], float]) -> None:
         self.config = config
         self.seconds = seconds
 
@@ -416,7 +421,7 @@ class RateSchedule(Callback):
             return
         progress = (position.epoch + position.batches_done / position.batches_per_epoch) / config.max_epochs
         if config.max_minutes is not None:
-            progress = max(progress, self.seconds() / (60 * config.max_minutes))
+            progress = max(progress, self.seconds(position.epoch) / (60 * config.max_minutes))
             if trainer.world_size > 1:
                 # Clocks differ between ranks, and different rates would lead to different weights.
                 progress = trainer.strategy.broadcast(progress)

@@ -233,7 +233,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
     options = config.trainer
     several = options.devices * options.num_nodes > 1
     resume = callbacks.ExactResume(out, options)
-    rates = callbacks.RateSchedule(options, lambda: resume.due)
+    rates = callbacks.RateSchedule(options, resume.due)
     slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     # Buffers are equal on all ranks by construction; broadcasting them would make ranks wait in validation.
     strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if several else "auto"

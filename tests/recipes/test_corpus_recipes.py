@@ -150,7 +150,7 @@ def command(repository: Path, corpora: Corpora, tmp_path: Path) -> Callable[...,
             "vctk": ["--libri-data", str(tmp_path / "libri")],
         }[recipe]
         places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-        fetched = ["--cache", str(tmp_path / "cache"), *corpora.fetching]
+        fetched = ["--cache", str(tmp_path / "cache"), *corpora.fetching, "--evaluate-options", "--metrics si_sdr"]
         return [str(repository / "egs" / recipe / "run.sh"), *own, *places, *fetched, *options]
 
     return make
@@ -162,6 +162,8 @@ def assert_complete(recipe: str, folder: Path) -> None:
     manifests += [folder / "libri" / "test.jsonl"] if recipe == "vctk" else []
     assert summary["n_utterances"] == sum(len(read_manifest(path)) for path in manifests) == 6 * len(manifests)
     assert summary["n_skipped"] == 0 and np.isfinite(summary["metrics"]["si_sdri_db"]["mean"])
+    # Other options of evaluation do not replace that of benchmarks.
+    assert "--whole-seconds inf --metrics si_sdr" in summary["command"]
     for name in TEST_SETS[recipe]:
         examples = folder / "exp" / "examples" / name
         assert len(list((examples / "estimates").rglob("*_s2.wav"))) == len(list((examples / "mix").glob("*.wav"))) == 5

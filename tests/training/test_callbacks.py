@@ -67,19 +67,28 @@ def resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(now=now, state=state, task=task, position=task.position, trainer=trainer, saved=saved)
 
 
+def test_a_validation_over_half_of_the_budget_is_logged(resume: SimpleNamespace, capsys) -> None:
+    for seconds, logged in ((60, 0), (61, 1)):
+        resume.state.on_validation_start(resume.trainer, resume.task)
+        resume.now[0] += seconds
+        resume.state.on_validation_end(resume.trainer, resume.task)
+        assert "".join(capsys.readouterr()).count("over half of trainer.max_minutes") == logged
+
+
 def test_time_is_kept_for_a_validation(resume: SimpleNamespace) -> None:
     """Before the first one as long as so many examples take in training, afterwards as it took; at most 60 s."""
     state, task = resume.state, resume.task
     for seconds, due, wanted in ((102.0, 9.0, False), (140.0, 65.0, False), (169.0, 97.0, False), (192.0, 120.0, True)):
         resume.now[0] = seconds
         state.on_train_batch_end(resume.trainer, task, None, None, 0)
-        assert (state.seconds, state.due, task.stop_wanted) == (seconds - 95, pytest.approx(due), wanted)
+        assert (state.seconds, state.due(1), task.stop_wanted) == (seconds - 95, pytest.approx(due), wanted)
     state.on_validation_start(resume.trainer, task)
     resume.now[0] = 202.0
     state.on_validation_end(resume.trainer, task)
-    assert state.state_dict() == {"seconds": 107.0, "validation_seconds": 10.0} and state.due == 117.0
+    assert state.state_dict() == {"seconds": 107.0, "validation_seconds": 10.0}
+    assert (state.due(1), state.due(2)) == (117.0, 107.0)
     state.load_state_dict({"seconds": 1.0, "validation_seconds": 61.0})
-    assert state.due == 103.0 + 60.0
+    assert state.due(1) == 103.0 + 60.0
     # An epoch without a validation may take all of the time.
     task.stop_wanted, resume.position.epoch = False, 2
     for seconds, wanted in ((218.9, False), (219.0, True)):

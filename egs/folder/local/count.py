@@ -14,8 +14,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+import sepkit
+from sepkit.data.manifest import read_manifest
+from sepkit.data.mixing import mix_entry
 from sepkit.files import parse_json, write_text
+
+BINS = np.linspace(0, 1, 6)
+"""Ends of the bins of probabilities, whose shares of true ones are compared with their means."""
 
 
 def divide(data: Path) -> None:
@@ -34,8 +41,10 @@ def record(run: Path) -> dict:
 
     SI-SDRi is the sum over the matched sources, divided by the larger of the true and the found number of speakers. So
     a source without an estimate and an estimate without a source count as 0 dB, which is more than a failed one has.
+    With binary scores, also the probability that each hypothesis is a speaker, and whether it is the best one of a source.
     """
     sets = {}
+    scoring = yaml.safe_load((run / "config.yaml").read_text())["model"]["scoring"]
     for folder in sorted((run / "evaluation").glob("test_*")):
         with (folder / "utterances.csv").open(newline="") as file:
             rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
@@ -47,7 +56,38 @@ def record(run: Path) -> dict:
         ]
         score = [round(sum_db / max(m, n), 2) for sum_db, m, n in zip(total, speakers, found, strict=True)]
         sets[folder.name] = {"speakers": speakers, "found": found, "si_sdri_db": score}
+        if scoring is not None and scoring["loss"] == "binary":
+            sets[folder.name] |= _probabilities(sepkit.load_model(run / "model"), folder / "journal.jsonl")
     return {"run": run.name} | sets
+
+
+def _probabilities(separator: sepkit.Separator, journal: Path) -> dict[str, list]:
+    rows = {(row["manifest"], row["id"]): row for row in map(parse_json, journal.read_text().splitlines())}
+    probability, best = [], []
+    for manifest in sorted({manifest for manifest, _ in rows}):
+        for entry in read_manifest(Path(manifest)):
+            scores = separator.separate(mix_entry(entry).mixture, entry.sample_rate, evidence=True).scores
+            probability += [round(float(1 / (1 + np.exp(-score))), 3) for score in scores]
+            winners = rows[manifest, entry.id]["scores"]["winners"]
+            best += [int(k in winners) for k in range(len(scores))]
+    return {"probability": probability, "best": best}
+
+
+def calibration(runs: Path) -> str:
+    """Return a Markdown table: by bin of probability, how many hypotheses are the best one of a source."""
+    lines = ["| run, test set | probability | mean | share that is the best of a source | hypotheses |", "|---|---|---|---|---|"]
+    for path in sorted(runs.glob("count_*.json")):
+        kept = parse_json(path.read_text())
+        for name, scores in kept.items():
+            if name == "run" or "probability" not in scores:
+                continue
+            probability, best = np.array(scores["probability"]), np.array(scores["best"])
+            of = np.clip(np.digitize(probability, BINS) - 1, 0, len(BINS) - 2)
+            for k in np.unique(of):
+                mean, share = probability[of == k].mean(), best[of == k].mean()
+                ends = f"{BINS[k]:.1f} to {BINS[k + 1]:.1f}"
+                lines.append(f"| {kept['run']}, {name} | {ends} | {mean:.2f} | {share:.2f} | {(of == k).sum()} |")
+    return "\n".join(lines)
 
 
 def table(runs: Path) -> str:
@@ -77,4 +117,4 @@ if __name__ == "__main__":
     elif options.what == "record":
         write_text(options.out, json.dumps(record(options.path)) + "\n")
     else:
-        print(table(options.path))
+        print(table(options.path), calibration(options.path), sep="\n\n")
