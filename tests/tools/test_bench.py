@@ -203,10 +203,15 @@ def test_learning(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyP
         path.write_text(path.read_text().replace('"n": 4', '"n": 5'))
     again = learning.run(tmp_path, race, names)["rows"]
     assert {score["n"] for row in again for score in row["scores"]} == {5}, "scores that are there are kept"
+    of = tmp_path / "learning" / "of.json"
+    of.write_text(of.read_text().replace('"commit"', '"committed"'))
+    again = learning.run(tmp_path, race, names[:1])["rows"]
+    assert {score["n"] for row in again for score in row["scores"]} == {4}, "those of another commit are not"
 
 
 def test_scores_of_learning_are_columns_of_minutes() -> None:
-    score = {"core_minutes": 5, "parameters": 5_040_000, "mean": 2.346, "ci95": [2.0, 3.04]}
+    score = {"core_minutes": 5, "spent_minutes": 5.04, "parameters": 5_040_000, "mean": 2.346, "ci95": [2.0, 3.04]}
     cells = table._cells({"what": "a", "scores": [score, score | {"core_minutes": 15.0, "mean": -1}]})
     assert cells["system"] == "a" and cells["parameters"] == "5.0 M"
+    assert cells["CPU minutes used"] == "5.0, 5.0"
     assert (cells["5 minutes"], cells["15 minutes"]) == ("2.35 (2.00 to 3.04)", "-1.00 (2.00 to 3.04)")

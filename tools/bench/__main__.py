@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from sepkit.errors import UserError
 from tools.bench.table import FOLDER, SUITES, write_page
 
 
@@ -27,8 +28,8 @@ def main(names: list[str], folder: Path = FOLDER) -> int:
         module = importlib.import_module(f"tools.bench.{name}")
         try:
             result = module.run(folder / "results" / "unfinished")
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            print(error, file=sys.stderr) if isinstance(error, UserError) else traceback.print_exc()
             failed.append(name)
             continue
         path.parent.mkdir(exist_ok=True)

@@ -26,10 +26,11 @@ from sepkit.config import DynamicMixingConfig
 from sepkit.corpora.folder import prepare_folder
 from sepkit.corpora.options import FolderOptions
 from sepkit.data.dataset import Example, MixtureDataset, collate
+from sepkit.errors import UserError
 from sepkit.evaluation.evaluate import Evaluated, evaluate
 from sepkit.evaluation.options import EvaluationOptions
 from sepkit.files import write_json
-from tools.bench.measure import apart, environment
+from tools.bench.measure import apart, environment, machine_and_commit
 
 MIXING = DynamicMixingConfig(enabled=True, gain_range_db=2.5, speed_range=0.1, bank_gib=4.0, bank_speeds=5)
 """The mixtures of every system; those of `conf/trainer/cpu.yaml`."""
@@ -60,26 +61,34 @@ def run(unfinished: Path | None, race: Race | None = None, systems: Sequence[str
     """Train every system in a process of its own, on one thread, and return its scores.
 
     Args:
-        unfinished: Folder of manifests and of the scores of systems that an interrupted call measured; they are kept,
-            so another call with more minutes goes on. None: nothing is kept.
+        unfinished: Folder of manifests and of the scores that an interrupted call of this commit on such a machine
+            measured; they are not measured again, and forgotten once all systems are. None: nothing is kept.
         race: Budgets and sizes; None: those of the page.
         systems: Names in `SYSTEMS`; None: all.
 
     Raises:
-        KeyError: SEPKIT_DATA is not set.
+        UserError: SEPKIT_DATA is not set.
     """
+    if "SEPKIT_DATA" not in os.environ:
+        raise UserError("SEPKIT_DATA: not set, expected the folder that contains speech_mini, see docs/reproduce.md")
     race = race or Race()
     rows = []
     with TemporaryDirectory() as temporary:
         folder = (unfinished or Path(temporary)) / "learning"
+        of, here = folder / "of.json", machine_and_commit()
+        if folder.is_dir() and (not of.is_file() or json.loads(of.read_text(encoding="utf-8")) != here):
+            rmtree(folder)
         if not (folder / "test.jsonl").is_file():
             speech = Path(os.environ["SEPKIT_DATA"]) / "speech_mini" / "wav8k"
             prepare_folder(FolderOptions(out=folder, speech=speech, test_mixtures=race.mixtures))
+            write_json(of, here)
         for name in systems or SYSTEMS:
             apart(_measured, name, race, folder)
             files = (folder / "scores").glob(f"{_slug(name)}_*.json")
             scores = [json.loads(path.read_text(encoding="utf-8")) for path in files]
             rows.append({"what": name, "scores": sorted(scores, key=lambda score: score["core_minutes"])})
+        if systems is None:
+            rmtree(folder)
     return {"rows": rows, "environment": environment("asteroid", "speechbrain")}
 
 
@@ -195,7 +204,7 @@ def _separate(model: nn.Module, mixture: np.ndarray, sample_rate: int) -> np.nda
 
 
 def _asteroid(tiny: bool) -> Peer:
-    """Conv-TasNet with asteroid's system, loss and Lightning, as in its recipe for WSJ0-2mix."""
+    """Conv-TasNet with asteroid's system, loss and Lightning, as in its recipe for LibriMix."""
     import pytorch_lightning
     from asteroid.engine.system import System
     from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr

@@ -248,7 +248,7 @@ def measure_each(
     from sepkit.files import write_json
 
     path = None if folder is None else folder / f"{suite}.json"
-    here = {name: value for name, value in environment().items() if name in ("machine", "commit")}
+    here = machine_and_commit()
     known = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
     records: dict[str, dict[str, Any]] = known["records"] if known.get("of") == here else {}
     for row in rows:
@@ -261,6 +261,11 @@ def measure_each(
     if path is not None:
         path.unlink(missing_ok=True)
     return [records[repr(row)] for row in rows]
+
+
+def machine_and_commit() -> dict[str, Any]:
+    """Return what must be equal for unfinished records to count."""
+    return {name: value for name, value in environment().items() if name in ("machine", "commit")}
 
 
 def environment(*packages: str) -> dict[str, Any]:

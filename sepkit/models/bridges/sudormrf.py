@@ -39,7 +39,8 @@ _TORCHS = [
 def from_sudormrf(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) of a published improved SuDoRM-RF.
 
-    Sizes follow from the weights. All published ones work at 8000 Hz.
+    Sizes follow from the weights. All published ones work at 8000 Hz. With random weights, estimates of U16 with 512
+    bases and of U36 with 2048 bases differ from those of the authors' class by at most 3e-6 of the peak.
 
     Args:
         path: Improved_Sudormrf_....pt.

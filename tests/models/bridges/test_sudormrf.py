@@ -24,7 +24,7 @@ def named(name: str, **children: nn.Module) -> nn.Module:
 
 def norm(channels: int) -> nn.Module:
     module = named("GlobLN")
-    module.gamma, module.beta = nn.Parameter(torch.randn(channels, 1)), nn.Parameter(torch.randn(channels, 1))
+    module.gamma, module.beta = nn.Parameter(torch.randn(channels)), nn.Parameter(torch.randn(channels))
     return module
 
 
@@ -57,7 +57,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
 
 
 def normed(layer: nn.Module, x: Tensor) -> Tensor:
-    return layer.gamma * functional.group_norm(x, 1, eps=1e-8) + layer.beta
+    return layer.gamma[:, None] * functional.group_norm(x, 1, eps=1e-8) + layer.beta[:, None]
 
 
 def separated(net: nn.Module, mixture: Tensor) -> Tensor:
