@@ -193,7 +193,8 @@ class ExactResume(Callback):
         """Note how long it took."""
         self._validation_seconds = time.monotonic() - self._validation_began
         if self._validation_seconds > self._budget_seconds / 2:
-            log(f"a validation takes {self._validation_seconds:.0f} s, over half of trainer.max_minutes: use fewer mixtures")
+            took = f"a validation took {self._validation_seconds:.0f} s"
+            log(f"{took}, over half of trainer.max_minutes: use fewer mixtures")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""

@@ -26,6 +26,8 @@ MISTAKES = [
     ("generalization", [*SPEECH, *NOISE, "--conf", "absent.yaml"], "absent.yaml: no such file or folder"),
     ("generalization", ["--librimix", "."], "--librimix and --vctk: expected both"),
     ("generalization", ["--librimix", ".", "--vctk", ".", *SPEECH], "--speech and --librimix: expected one"),
+    ("counting", SPEECH, "--noise: nothing given"),
+    ("counting", [*SPEECH, *NOISE, "--methods", "magic"], "--methods magic: expected mcl, amcl"),
     ("pulses", ["--rates", "1 many"], "--rates many: expected numbers"),
     ("pulses", ["--rates", ""], "--rates: none given"),
     ("pulses", ["--conditions", "loud"], "--conditions: found 'loud', expected any of noise_none"),

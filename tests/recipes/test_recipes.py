@@ -127,7 +127,7 @@ def test_counting_is_compared_with_a_told_number(matching, repository, speech, t
     kept |= {"--prepare-options": f"--speakers 1 2 3 {few} --segment-seconds 1", "--groups": "all=.*"}
     short = "--data.mixtures_per_epoch 8 --data.segment_seconds 1 --trainer.max_epochs 1"
     kept |= {"--methods": "mcl told2", "--extra": short}
-    table = run([str(repository / "egs" / "folder" / "count.sh"), *(word for pair in kept.items() for word in pair)])
+    table = run([str(repository / "egs" / "counting" / "run.sh"), *(word for pair in kept.items() for word in pair)])
     assert "| told2_seed0, test_all | 2 | 1.00 |" in table and "| mcl_seed0, test_all | 3 |" in table
     assert "scoring: null" in (tmp_path / "exp" / "told2_seed0" / "config.yaml").read_text()
 

@@ -190,7 +190,7 @@ def test_learning(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setenv("SEPKIT_DATA", str(data_folder))
     monkeypatch.setattr(learning, "apart", lambda function, *arguments: function(*arguments))
-    race = learning.Race((0.05, 0.15), mixtures=4, epoch=4, tiny=True, shared=["--model.masker.num_layers", "1"])
+    race = learning.Race((0.05, 0.4), mixtures=4, epoch=4, tiny=True, shared=["--model.masker.num_layers", "1"])
     names = [name for name in learning.SYSTEMS if name != "sepkit Conv-TasNet"]
     rows = learning.run(tmp_path, race, names)["rows"]
     assert [row["what"] for row in rows] == names

@@ -21,9 +21,9 @@ SUITES = {
     "learning": "SI-SDRi on 200 mixtures of 57 unseen speakers, dB (95 % interval over speakers), after 5, 15 and 45 "
     "minutes of CPU time on one core, from random weights (one seed). All systems train on mixtures of three seconds, "
     "mixed anew from the same 1.7 h of speech, in the training loop of their toolkit. asteroid has the settings of its "
-    "LibriMix recipe, speechbrain those of its WSJ0-2mix recipe; both train in float32 at a constant learning rate. sepkit "
-    "has the settings of `trainer/cpu` (Conv-TasNet: a learning rate of 1e-3): bfloat16 if the CPU supports it, averaged "
-    "weights, and a learning rate that falls to zero, so each budget is a training of its own. "
+    "LibriMix recipe, speechbrain those of its WSJ0-2mix recipe; both train in float32 at a constant learning rate. "
+    "sepkit has the settings of `trainer/cpu` (Conv-TasNet: a learning rate of 1e-3): bfloat16 if the CPU supports it, "
+    "averaged weights, and a learning rate that falls to zero, so each budget is a training of its own. "
     "`make bench LINES=learning` takes four hours and needs `SEPKIT_DATA`.",
 }
 """Name -> what it measures."""
@@ -34,11 +34,12 @@ INTRODUCTION = """# Side by side with other toolkits
 
 {table}
 In all suites but `learning`, both sides have the same weights or the same task, take the same input, and run in turns.
-The ratio is the median over turns of the peer's time divided by ours; the range is that of single turns. On one thread we
-count processor time. Each row is checked: outputs that differ by more than rounding stop the suite.
+The ratio is the median over turns of the peer's time divided by ours; the range is that of single turns. On one thread,
+we count processor time. Each row is checked: outputs that differ by more than rounding stop the suite.
 
-`make bench` measures everything but `learning` and `accelerator` on your machine and writes this page; `make bench LINES="separate shipped"` runs some
-suites only. An interrupted suite continues where it stopped. The figures are in `results/*.json`.
+`make bench` measures everything but `learning` and `accelerator` on your machine and writes this page;
+`make bench LINES="separate shipped"` runs some suites only. An interrupted suite continues where it stopped. The
+figures are in `results/*.json`.
 """
 
 HEADLINES = (
@@ -121,7 +122,8 @@ def _folded(name: str, result: Mapping[str, Any]) -> str:
     commit = f"; commit {here['commit'][:7]}{here['commit'][40:]}" if here.get("commit") else ""
     where = f"{', '.join(_measured(here).values())}; Python {here['python']}, {versions}{commit}."
     table = _markdown([_cells(row) | _details(row) for row in result["rows"]])
-    head = f"<details{' open' * (name == 'learning')}>\n<summary>{name}: {len(result['rows'])} rows</summary>\n\n{SUITES[name]}"
+    opened = " open" if name == "learning" else ""
+    head = f"<details{opened}>\n<summary>{name}: {len(result['rows'])} rows</summary>\n\n{SUITES[name]}"
     return f"{head}\n\n{table}\n{where}\n\n</details>\n"
 
 

@@ -114,7 +114,9 @@ def table(runs: list[dict]) -> str:
             continue
         first, second = ([cells[m, n, method][seed] for seed in seeds] for method in (a, b))
         if any(run["test_speakers"] != first[0]["test_speakers"] for run in first + second):
-            raise SystemExit(f"runs of {m} speakers: {a} and {b} have different test mixtures, expected those of one --data")
+            raise SystemExit(
+                f"runs of {m} speakers: {a} and {b} have other test mixtures, expected those of one --data"
+            )
         differences = np.array([y["si_sdri_db"] for y in second]) - np.array([x["si_sdri_db"] for x in first])
         low, high = interval(differences, first[0]["test_speakers"])
         lines.append(f"| {m}, {n} | {b} - {a} | {len(seeds)} | {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} |")

@@ -1,4 +1,4 @@
-"""Divide the manifests of count.sh by number of speakers, keep the scores of a run as JSON, and compare the runs kept.
+"""Divide manifests by number of speakers, keep the scores of a run as JSON, and compare the runs kept.
 
 count.py divide DATA
 count.py record RUN --out FILE.json
@@ -41,7 +41,7 @@ def record(run: Path) -> dict:
 
     SI-SDRi is the sum over the matched sources, divided by the larger of the true and the found number of speakers. So
     a source without an estimate and an estimate without a source count as 0 dB, which is more than a failed one has.
-    With binary scores, also the probability that each hypothesis is a speaker, and whether it is the best one of a source.
+    With binary scores, also the probability that each hypothesis is a speaker, and whether it is a source's best one.
     """
     sets = {}
     scoring = yaml.safe_load((run / "config.yaml").read_text())["model"]["scoring"]
@@ -75,7 +75,10 @@ def _probabilities(separator: sepkit.Separator, journal: Path) -> dict[str, list
 
 def calibration(runs: Path) -> str:
     """Return a Markdown table: by bin of probability, how many hypotheses are the best one of a source."""
-    lines = ["| run, test set | probability | mean | share that is the best of a source | hypotheses |", "|---|---|---|---|---|"]
+    lines = [
+        "| run, test set | probability | mean | share that is the best of a source | hypotheses |",
+        "|" + "---|" * 5,
+    ]
     for path in sorted(runs.glob("count_*.json")):
         kept = parse_json(path.read_text())
         for name, scores in kept.items():

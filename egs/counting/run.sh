@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Can scores count one to five speakers in noise? Six scored hypotheses against models that are told the number of speakers.
 #
-#   ./count.sh --speech DIR --noise DIR [--methods "mcl told3"] [--seeds "0"]
+#   ./run.sh --speech DIR --noise DIR [--methods "mcl told3"] [--seeds "0"]
 #
 # --noise DIR          recordings of noise, divided like the speech
 # --groups "A=RE B=RE" one test set for each: it mixes only speakers whose identifier matches the pattern
@@ -9,6 +9,8 @@
 #                      shares of the sources); told1 ... told5: as many hypotheses as speakers, PIT, only such mixtures
 # --seeds "..."        seeds of every method
 # --runs DIR           a JSON for each finished run, which is not trained again; default: EXP/runs. Those of RESULTS.md: runs
+# --conf FILE          configuration of sepkit train
+# --init-from MODEL    weights to start from
 #
 # The same command again continues. Time: 360 steps of 8 mixtures of 3 s a run, 4 minutes of one core. Finally, it prints the
 # shares counted correctly, and SI-SDRi in dB; sources without an estimate and estimates without a source count as 0 dB.
@@ -19,12 +21,14 @@ groups='librispeech=\d{1,4} speechocean762=9\d{4}'
 methods="mcl amcl mcl_shares pit told1 told2 told3 told4 told5"
 seeds="0"
 runs=
-data=data/count
-exp=exp/count
+conf=conf/cpu.yaml
+init_from=boxed_8k
+exp=exp
 prepare_options="--speakers 1 2 3 4 5 --dev-mixtures 100 --test-mixtures 200"
 . ../utils/recipe.sh
 
 root=$exp all=$data more=$extra
+conf=$(resolve "$conf")
 runs=${runs:-$root/runs}
 [ -n "$noise" ] || stop "--noise: nothing given, expected a folder of recordings"
 for method in $methods; do
@@ -47,7 +51,7 @@ train_and_count() {
     for method in $methods; do
       record=$runs/count_${method}_seed$seed.json
       if [ -e "$record" ]; then echo "$record is there, not trained again"; continue; fi
-      exp=$root/${method}_seed$seed data=$all configs=(conf/count_five.yaml) evaluate_options="--metrics si_sdr --count-speakers"
+      exp=$root/${method}_seed$seed data=$all configs=("$conf") evaluate_options="--metrics si_sdr --count-speakers"
       case $method in
         told*)
           data=$all/${method#told} configs+=(conf/told.yaml) evaluate_options="--metrics si_sdr"
@@ -56,7 +60,7 @@ train_and_count() {
         mcl_shares) extra="--model.scoring.loss cross_entropy" ;;
         *) extra="--objective.assignment.name $method" ;;
       esac
-      extra="--init-from boxed_8k $extra $more"
+      extra="--init-from $init_from $extra $more"
       train_model
       evaluate_model
       python3 local/count.py record "$exp" --out "$record"
