@@ -81,12 +81,12 @@ def run(unfinished: Path | None, race: Race | None = None, systems: Sequence[str
     with TemporaryDirectory() as temporary:
         folder = (unfinished or Path(temporary)) / "learning"
         of, here = folder / "of.json", machine_and_commit()
-        if folder.is_dir() and (not of.is_file() or json.loads(of.read_text(encoding="utf-8")) != here):
+        if folder.is_dir() and (not of.is_file() or json.loads(of.read_text(encoding="utf-8"))["of"] != here):
             rmtree(folder)
         if not (folder / "test.jsonl").is_file():
             speech = Path(os.environ["SEPKIT_DATA"]) / "speech_mini" / "wav8k"
             prepare_folder(FolderOptions(out=folder, speech=speech, test_mixtures=race.mixtures))
-            write_json(of, here)
+            write_json(of, {"of": here})
         for name in systems or SYSTEMS:
             apart(_measured, name, race, folder)
             files = (folder / "scores").glob(f"{_slug(name)}_*.json")

@@ -18,12 +18,13 @@ SUITES = {
     "Differences are those of our loss from one computed pair by pair in float64.",
     "metrics": "Scores of a mixture of two speakers and its estimates. Differences are those of the scores.",
     "accelerator": "Training steps on a GPU, by precision. Differences are those of the losses of the first step.",
-    "learning": "SI-SDRi on 200 mixtures of 57 unseen speakers, dB (95 % interval over speakers), after 5, 15 and 45 "
-    "minutes of CPU time on one core, from random weights (one seed). All systems train on mixtures of three seconds, "
-    "mixed anew from the same 1.7 h of speech, in the training loop of their toolkit. asteroid has the settings of its "
-    "LibriMix recipe, speechbrain those of its WSJ0-2mix recipe; both train in float32 at a constant learning rate. "
-    "sepkit has the settings of `trainer/cpu` (Conv-TasNet: a learning rate of 1e-3): bfloat16 if the CPU supports it, "
-    "averaged weights, and a learning rate that falls to zero, so each budget is a training of its own. "
+    "learning": "SI-SDRi on 200 mixtures of 57 unseen speakers, dB (95 % interval over speakers, one seed), by CPU "
+    "time of training on one core. All systems start from random weights and train on three-second mixtures of "
+    "the same 1.7 h of speech.\n\n"
+    "* **asteroid**: its training loop, settings of its LibriMix recipe, float32, constant learning rate\n"
+    "* **speechbrain**: its training loop, settings of its WSJ0-2mix recipe, float32, constant learning rate\n"
+    "* **sepkit**: `trainer/cpu` (Conv-TasNet: learning rate 1e-3), bfloat16 if the CPU supports it. The learning rate "
+    "falls to zero, so each budget is a separate run.\n\n"
     "`make bench LINES=learning` takes four hours and needs `SEPKIT_DATA`.",
 }
 """Name -> what it measures."""

@@ -19,7 +19,8 @@ import yaml
 import sepkit
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.files import parse_json, write_text
+from sepkit.errors import UserError
+from sepkit.files import parse_json, read_json, write_text
 
 BINS = np.linspace(0, 1, 6)
 """Ends of the bins of probabilities, whose shares of true ones are compared with their means."""
@@ -73,14 +74,13 @@ def _probabilities(separator: sepkit.Separator, journal: Path) -> dict[str, list
     return {"probability": probability, "best": best}
 
 
-def calibration(runs: Path) -> str:
+def calibration(runs: list[dict]) -> str:
     """Return a Markdown table: by bin of probability, how many hypotheses are the best one of a source."""
     lines = [
         "| run, test set | probability | mean | share that is the best of a source | hypotheses |",
         "|" + "---|" * 5,
     ]
-    for path in sorted(runs.glob("count_*.json")):
-        kept = parse_json(path.read_text())
+    for kept in runs:
         for name, scores in kept.items():
             if name == "run" or "probability" not in scores:
                 continue
@@ -93,11 +93,10 @@ def calibration(runs: Path) -> str:
     return "\n".join(lines)
 
 
-def table(runs: Path) -> str:
+def table(runs: list[dict]) -> str:
     """Return a Markdown table: share counted correctly and mean SI-SDRi by run, test set and number of speakers."""
     lines = ["| run, test set | speakers | counted correctly | SI-SDRi, dB |", "|---|---|---|---|"]
-    for path in sorted(runs.glob("count_*.json")):
-        kept = parse_json(path.read_text())
+    for kept in runs:
         for name, scores in kept.items():
             if name == "run":
                 continue
@@ -120,4 +119,9 @@ if __name__ == "__main__":
     elif options.what == "record":
         write_text(options.out, json.dumps(record(options.path)) + "\n")
     else:
-        print(table(options.path), calibration(options.path), sep="\n\n")
+        again = "delete it, and run the same command again"
+        try:
+            kept_runs = [read_json(path, again) for path in sorted(options.path.glob("count_*.json"))]
+        except UserError as error:
+            raise SystemExit(str(error)) from error
+        print(table(kept_runs), calibration(kept_runs), sep="\n\n")

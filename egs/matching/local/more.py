@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from sepkit.errors import UserError
 from sepkit.evaluation.statistics import resample_weights
-from sepkit.files import parse_json
+from sepkit.files import parse_json, read_json, write_text
 
 METHODS = ("pit", "mcl", "relaxed_wta", "amcl", "amcl_exponential", "sinkhorn", "grown")
 SCORES = ("si_sdri_db", "mcl_si_sdr_db")
@@ -114,9 +115,7 @@ def table(runs: list[dict]) -> str:
             continue
         first, second = ([cells[m, n, method][seed] for seed in seeds] for method in (a, b))
         if any(run["test_speakers"] != first[0]["test_speakers"] for run in first + second):
-            raise SystemExit(
-                f"runs of {m} speakers: {a} and {b} have other test mixtures, expected those of one --data"
-            )
+            raise UserError(f"runs of {m} speakers: {a} and {b} have other test mixtures, expected those of one --data")
         differences = np.array([y["si_sdri_db"] for y in second]) - np.array([x["si_sdri_db"] for x in first])
         low, high = interval(differences, first[0]["test_speakers"])
         lines.append(f"| {m}, {n} | {b} - {a} | {len(seeds)} | {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} |")
@@ -138,9 +137,13 @@ def main() -> None:
     if options.command == "record":
         text = json.dumps(record(options.run, options.manifest)) + "\n"
     else:
-        text = table([parse_json(file.read_text()) for file in sorted(options.runs.glob("m*_seed*.json"))])
-    options.out.write_text(text)
+        again = "delete it, and run the same command again"
+        text = table([read_json(file, again) for file in sorted(options.runs.glob("m*_seed*.json"))])
+    write_text(options.out, text)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from error
