@@ -59,6 +59,14 @@ def sepreformer() -> c.ModelConfig:
     return c.ModelConfig(8000, 2, bank, points("gelu"), masker, points("linear"), pad="asteroid")
 
 
+def sudormrf(blocks: int, filters: int) -> c.ModelConfig:
+    """Improved SuDoRM-RF of the names of its files: blocks and bases; the rest is as in its authors' repository."""
+    channels, depth = {16: (256, 5), 36: (512, 6)}[blocks]
+    bank = c.FreeFilterbankConfig(filters, 21, 10, 10, 9, multiple=10 * 2**depth, together=2)
+    masker = c.ImprovedSuDoRMRFConfig(channels, 512, blocks, depth)
+    return c.ModelConfig(8000, 2, bank, points("linear"), masker, points("relu"), pad="asteroid", input_norm="mixture")
+
+
 def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> c.ModelConfig:
     """Of the authors' config.yaml: n_fft, hop_length, emb_dim, n_layers, ffn_hidden_dim, conv1d_kernel."""
     bank = c.STFTFilterbankConfig(window, stride, **MAPPING, like_torch=True)
@@ -91,6 +99,7 @@ def architecture(name: str) -> c.ModelConfig:
         "dprnn": dual_path_rnn,
         "sepformer": lambda: sepformer(row.sample_rate, speakers),
         "sepreformer": sepreformer,
+        "sudormrf": lambda: sudormrf(*map(int, re.findall(r"U(\d+)_Bases(\d+)", row.files[0].name)[0])),
         "sr": lambda: sr_corrnet(name, speakers, "to" in row.task),
         "tf": lambda: tf_locoformer(row.sample_rate, speakers, *sizes.get(name, (128, 64, 128, 6, 384, 4))),
     }[name.partition("-")[0]]()
@@ -124,6 +133,9 @@ def test_parameters_operations_and_bytes_are_those_of_the_architecture(name):
     if repr(config) not in COUNTED:
         COUNTED[repr(config)] = counted(config, "cpu" if name.startswith("dprnn") else "meta")
     parameters, operations, numbers = COUNTED[repr(config)]
+    if isinstance(config.masker, c.ImprovedSuDoRMRFConfig):
+        # Of the last slopes of a block its authors have one for all channels, sepkit has one for each.
+        parameters -= config.masker.blocks * (config.masker.hidden_channels - 1)
     assert (row.parameters, row.giga_multiply_adds_per_second) == (parameters, operations)
     # Files of four bytes a weight; speechbrain's hold tables of positions. SepReformer's holds two moments of each
     # weight besides, and four masks and decoders that only training uses.
