@@ -21,13 +21,17 @@
 # --hour-speakers N    how many they are
 # --encoder MODEL      speaker encoder of stage 8
 # --meetings-conf FILE  the training of an encoder on known speakers (stage 9)
-# --noise DIR          recordings of noise, train below it (stage 9)
+# --noise DIR          recordings of noise, train below it (stages 9 and 10)
 # --teacher FILE       encoder of mel bands, such as Resemblyzer's exported to ONNX (stage 9)
+# --conversations N    conversations to train speech activity on (stage 10)
+# --conversation-minutes M  length of each
+# --activity-minutes M  processor time of that training
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which
 # only runs with `--stop-stage 8`: an hour of six speakers, separated and clustered, and linked to speakers while it is
-# separated; 9, likewise: train an encoder on known speakers, which stage 8 takes with `--encoder exp/cpu/meetings`.
+# separated; 9, likewise: train an encoder on known speakers, which stage 8 takes with `--encoder exp/cpu/meetings`; 10,
+# likewise: train the network that tells which estimates speak (activity.onnx beside the encoder meetings_8k).
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -53,6 +57,9 @@ encoder=meetings_8k
 meetings_conf=conf/meetings.yaml
 noise=
 teacher=
+conversations=600
+conversation_minutes=2
+activity_minutes=50
 data=
 . ../utils/recipe.sh
 
@@ -235,6 +242,13 @@ train_meetings() {
   }
 }
 
+train_activity() {
+  [ -n "$noise" ] || stop "--noise DIR: expected a folder for stage 10"
+  python3 local/activity.py features "$exp/activity" --speech "$speech" --noise "$(resolve "$noise")/train" \
+    --separator "$separator" --count "$conversations" --minutes "$conversation_minutes"
+  python3 local/activity.py train "$exp/activity" --minutes "$activity_minutes"
+}
+
 run_stage 1 "prepare collections in $data" prepare
 run_stage 2 "score plain spectra" score_spectra
 run_stage 3 "choose temperatures on dev" choose_temperatures
@@ -244,3 +258,4 @@ run_stage 6 "write tables and figures" write_tables
 run_stage 7 "train on unlabeled speech" train_encoder
 run_stage 8 "cluster an hour of six speakers" cluster_hour
 run_stage 9 "train on known speakers" train_meetings
+run_stage 10 "train speech activity" train_activity

@@ -19,10 +19,11 @@ _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
 # Shorter pauses do not end a turn; shorter turns are clicks.
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
-# With a speech detector, means over this many seconds decide, from this probability on. The strongest
-# estimate is active in frames above one level, the others while their mean is above another: dB below all speech.
-_MEAN_SECONDS, _LEAST_PROBABILITY = 1.0, 0.5
-_BELOW_SPEECH_DB, _FURTHER_BELOW_SPEECH_DB = 30.0, 9.0
+# With a speech detector, means over this many seconds decide, from this probability on, in frames that are not further
+# below the mean energy of speech than this.
+_MEAN_SECONDS, _LEAST_PROBABILITY, _BELOW_SPEECH_DB = 1.0, 0.5, 30.0
+# Where a network tells which estimates are active. Chosen on dev meetings.
+_ACTIVE_PROBABILITY = 0.65
 # Of times in milliseconds.
 _ROUNDING = 1e-3
 
@@ -48,32 +49,33 @@ class ActivityMeter:
         self._energies.append(np.einsum("nft,nft->nf", frames, frames))
         self._rest = samples[:, whole:]
 
-    def segments(self, speech: np.ndarray | None = None) -> list[list[tuple[float, float]]]:
+    def segments(
+        self, speech: np.ndarray | None = None, active: np.ndarray | None = None
+    ) -> list[list[tuple[float, float]]]:
         """Return beginnings and lengths, seconds, of the turns in which each estimate is active.
 
         Args:
-            speech: Probabilities of speech by 20 ms, (k, F); None: all sound counts.
+            speech: Probabilities of speech by 20 ms, (k, F): a turn is speech that is loud enough, too.
+            active: Probabilities that the estimates are active by 20 ms, (k, F), which decide; with neither, all sound
+                counts.
         """
         if not self._count:
             return []
         energies = self._all_energies()
-        if speech is None:
+        if speech is None and active is None:
             heard = active_frames(energies, _BELOW_OWN_DB, _LOUD_PERCENTILE)
             heard &= energies > 10 ** (-_BELOW_ALL_DB / 10) * energies.sum(0)
             return [self._turns(row) for row in heard]
         places = ((np.arange(energies.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
+        if active is not None:
+            return [
+                self._turns(row > _ACTIVE_PROBABILITY) for row in active[:, np.minimum(places, active.shape[1] - 1)]
+            ]
         reach = round(_MEAN_SECONDS / 2 / self._seconds)
         near = _means(energies, reach)
         spoken = _means(speech[:, np.minimum(places, speech.shape[1] - 1)], reach) > _LEAST_PROBABILITY
-        # Mean energy of speech, all estimates together.
-        level = near.sum(0)[spoken.any(0)].mean() if spoken.any() else 0.0
-        strongest = near.argmax(0) == np.arange(self._count)[:, None]
-        enough = np.where(
-            strongest,
-            energies > 10 ** (-_BELOW_SPEECH_DB / 10) * level,
-            near > 10 ** (-_FURTHER_BELOW_SPEECH_DB / 10) * level,
-        )
-        return [self._turns(row) for row in spoken & enough]
+        level = near[spoken].mean() if spoken.any() else 0.0
+        return [self._turns(row) for row in spoken & (energies > 10 ** (-_BELOW_SPEECH_DB / 10) * level)]
 
     def _all_energies(self) -> np.ndarray:
         return np.concatenate([*self._energies, np.square(self._rest).sum(1, keepdims=True)], axis=1)

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -44,7 +46,7 @@ def mel_teacher(path: Path) -> Path:
 
 @pytest.mark.slow
 def test_meetings(speech: Path, tmp_path: Path, run) -> None:
-    """An encoder of known speakers is trained, and an hour is clustered and linked by it."""
+    """An encoder of known speakers and speech activity are trained, and an hour is clustered and linked."""
     conf, model = tmp_path / "tiny.yaml", tmp_path / "separator"
     conf.write_text(TINY.replace("{task", "{loss: speakers, task"))
     filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
@@ -54,9 +56,15 @@ def test_meetings(speech: Path, tmp_path: Path, run) -> None:
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     command += ["--noise", str(speech), "--teacher", str(mel_teacher(tmp_path / "teacher.onnx"))]
     command += ["--hour-minutes", "0.2", "--hour-speakers", "2", "--encoder", str(tmp_path / "exp" / "meetings")]
-    for stage in ("9", "8"):
+    command += ["--conversations", "2", "--conversation-minutes", "0.3", "--activity-minutes", "0.02"]
+    for stage in ("9", "8", "10"):
         run([*command, "--stage", stage, "--stop-stage", stage])
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
     assert json.loads((tmp_path / "data" / "hour" / "linked_2" / "mixture.json").read_text())["linked"]["speakers"] == 2
+    session = onnxruntime.InferenceSession(tmp_path / "exp" / "activity" / "activity.onnx")
+    for k in (1, 2, 3):
+        features = np.random.default_rng(k).normal(7.0, 1.0, (k + 1, 300, 40)).astype(np.float32)
+        (active,) = session.run(None, {"features": features})
+        assert active.shape == (k, 300) and 0 < active.min() < active.max() < 1
     scored = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())
     assert scored["missing"] == scored["not_in_reference"] == [] and scored["der"] >= 0

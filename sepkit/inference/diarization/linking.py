@@ -136,11 +136,12 @@ def link(
     length, gram, cross = 0, np.zeros((count, count)), np.zeros(count)
     mixture = BlockReader(block[0] for block in recording())
     for block in estimates():
-        meter.add(block)
+        heard = mixture.take(block.shape[-1])
+        meter.add(block, heard)
         length += block.shape[-1]
         exact = block.astype(np.float64)
         gram += exact @ exact.T
-        cross += exact @ mixture.take(block.shape[-1])
+        cross += exact @ heard
     weights = np.clip(np.linalg.lstsq(gram, cross, rcond=1e-6)[0], 0.0, 1.0)
     segments, _ = cut_turns(meter)
     known, counted, labels = 1 if speakers == "auto" else speakers, None, []

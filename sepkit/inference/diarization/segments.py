@@ -11,6 +11,7 @@ from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import file_text, parse_json
+from sepkit.inference.diarization.activity import ActivityDetector
 from sepkit.inference.diarization.encoders import Encoder
 
 WINDOW_SECONDS = 1.5
@@ -28,8 +29,8 @@ _LENGTH_SLACK = 0.01
 _TURN_PAUSE_SECONDS = 0.1
 # Clear segments: their least length, and least share without speech in another estimate.
 _CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
-# Frames processed together, and their context before and after.
-_FRAMES, _CONTEXT_FRAMES = 150, 12
+# Frames processed together, and their context before and after, of a single estimate and of several.
+_FRAMES, _FRAMES_OF_ESTIMATES = (150, 12), (1000, 100)
 
 
 @dataclass(frozen=True)
@@ -65,44 +66,53 @@ class SpeechMeter:
     Args:
         count: Number of estimates, k.
         sample_rate: Sample rate of the estimates, Hz.
-        encoder: Speaker encoder whose voice activity detector decides what is speech; None, or one without a detector:
-            all sound counts.
+        encoder: Speaker encoder, whose voice activity detector decides what is speech in a single estimate; which of
+            several are active, an `ActivityDetector` decides. None, or one without a detector: all sound counts.
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
-        self.energy, self._rate = ActivityMeter(count, sample_rate), sample_rate
-        self._detector = encoder if encoder is not None and encoder.has_vad else None
+        self.energy, self._rate, self._several = ActivityMeter(count, sample_rate), sample_rate, count > 1
+        detects = encoder is not None and encoder.has_vad
+        self._detector = None if not detects else ActivityDetector() if self._several else encoder
+        self._frames, self._context = _FRAMES_OF_ESTIMATES if self._several else _FRAMES
         # Zeros before the beginning.
-        self._held = np.zeros((count, self._samples(_CONTEXT_FRAMES)), np.float32)
-        self._taken = 0
-        self._speech: list[np.ndarray] = []
+        self._held = np.zeros((count + 1, self._samples(self._context)), np.float32)
+        self._power, self._taken = 0.0, 0
+        self._found: list[np.ndarray] = []
 
     def _samples(self, frames: int) -> int:
         return round(frames * FRAME_SECONDS * self._rate)
 
-    def add(self, block: np.ndarray) -> None:
-        """Take the next samples (k, t) of all k estimates."""
+    def add(self, block: np.ndarray, recording: np.ndarray | None = None) -> None:
+        """Take the next samples of all k estimates, (k, t), and of the recording, (t,); None: the sum of estimates."""
         self.energy.add(block)
         if self._detector is None:
             return
-        self._held = np.concatenate([self._held, block.astype(np.float32)], axis=1)
-        whole, step = self._samples(_FRAMES + 2 * _CONTEXT_FRAMES), self._samples(_FRAMES)
+        heard = block.sum(0) if recording is None else recording
+        self._held = np.concatenate([self._held, np.concatenate([block, heard[None]]).astype(np.float32)], axis=1)
+        self._power, self._taken = self._power + float(np.square(heard).sum()), self._taken + len(heard)
+        whole, step = self._samples(self._frames + 2 * self._context), self._samples(self._frames)
         while self._held.shape[1] >= whole:
             self._listen(self._held[:, :whole])
             self._held = self._held[:, step:]
 
     def _listen(self, samples: np.ndarray) -> None:
         assert self._detector is not None
-        resampled = audio.resample(samples, self._rate, self._detector.sample_rate)
-        self._speech.append(self._detector.speech(resampled)[:, _CONTEXT_FRAMES : _CONTEXT_FRAMES + _FRAMES])
+        samples = audio.resample(samples, self._rate, self._detector.sample_rate)
+        if isinstance(self._detector, ActivityDetector):
+            found = self._detector.active(samples, self._power / max(self._taken, 1))
+        else:
+            found = self._detector.speech(samples[:1])
+        self._found.append(found[:, self._context : self._context + self._frames])
 
     def segments(self) -> list[list[tuple[float, float]]]:
         """Return beginnings and lengths, seconds, of the turns in each estimate, after the last block."""
         if self._detector is None:
             return self.energy.segments()
-        missing = self._samples(_FRAMES + 2 * _CONTEXT_FRAMES) - self._held.shape[1]
+        missing = self._samples(self._frames + 2 * self._context) - self._held.shape[1]
         self._listen(np.pad(self._held, ((0, 0), (0, max(0, missing)))))
-        return self.energy.segments(np.concatenate(self._speech, axis=1))
+        found = np.concatenate(self._found, axis=1)
+        return self.energy.segments(active=found) if self._several else self.energy.segments(found)
 
 
 def group_estimates(recordings: dict[Path, Path]) -> list[Source]:

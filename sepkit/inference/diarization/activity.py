@@ -1,0 +1,59 @@
+"""Which estimates of a recording speak at each time."""
+
+import numpy as np
+
+from sepkit.models.export.graph_file import Session, read_graph
+from sepkit.models.published.shipped import encoder_folder
+from sepkit.signals import mel_bands
+
+SAMPLE_RATE = 8000
+"""Hz, of the waveforms."""
+
+FRAME_SECONDS = 0.02
+"""Length of a frame."""
+
+BANDS = 40
+"""Mel bands of each frame."""
+
+ACTIVITY_GRAPH = "activity.onnx"
+"""File beside the default speaker encoder's graph."""
+
+_HOP, _WINDOW, _TRANSFORM, _LOWEST_HZ = 160, 400, 512, 60.0
+
+
+def log_mel(waveforms: np.ndarray) -> np.ndarray:
+    """Return log mel powers (n, F, bands) of waveforms (n, T) at 8 kHz; windows of 50 ms, F = T // 160.
+
+    Args:
+        waveforms: (n, T).
+    """
+    before = (_WINDOW - _HOP) // 2
+    padded = np.pad(waveforms, ((0, 0), (before, _WINDOW - before)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW, axis=1)[:, ::_HOP]
+    spectra = np.fft.rfft(windows[:, : waveforms.shape[1] // _HOP] * np.hanning(_WINDOW + 1)[:-1], _TRANSFORM)
+    power = np.square(np.abs(spectra)) @ mel_bands(_TRANSFORM, SAMPLE_RATE, BANDS, _LOWEST_HZ).T
+    return np.log(power + 1e-10).astype(np.float32)
+
+
+class ActivityDetector:
+    """The network that ships with the default speaker encoder, which hears the estimates and the recording.
+
+    It is trained to find as many estimates as there are speakers, the strongest ones. Sources: egs/speaker_clustering.
+    """
+
+    sample_rate = SAMPLE_RATE
+
+    def __init__(self) -> None:
+        path = encoder_folder(None) / ACTIVITY_GRAPH
+        self._session = Session(path, read_graph(path, "expected a graph that ships")[0])
+
+    def active(self, waveforms: np.ndarray, mean_square: float) -> np.ndarray:
+        """Return the probability that each estimate is active, (k, T // 160), by frames of 20 ms.
+
+        Args:
+            waveforms: k estimates and the recording at 8 kHz, (k + 1, T), T // 160 even.
+            mean_square: Mean square of the recording, up to here.
+        """
+        features = log_mel(waveforms / max(mean_square, 1e-20) ** 0.5)
+        (found,) = self._session.run({"features": features}, ["active"], waveforms.size, SAMPLE_RATE)
+        return found
