@@ -6,7 +6,7 @@
 # --speech DIR         recordings of single speakers, train/dev/test below it, one folder per speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
 # --encoder-conf FILE  the training on unlabeled speech of the train split (stage 7)
-# --separator MODEL    what separates meetings and mixtures (stages 8 and 9)
+# --separator MODEL    what separates meetings and mixtures (stages 8 to 10)
 # --regex REGEX        names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
 # --dev-regex REGEX    names of the dev speakers that temperatures are chosen on
@@ -31,7 +31,7 @@
 # MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which
 # only runs with `--stop-stage 8`: an hour of six speakers, separated and clustered, and linked to speakers while it is
 # separated; 9, likewise: train an encoder on known speakers, which stage 8 takes with `--encoder exp/cpu/meetings`; 10,
-# likewise: train the network that tells which estimates speak (activity.onnx beside the encoder meetings_8k).
+# likewise: train the network that detects active estimates (activity.onnx beside the encoder meetings_8k).
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.

@@ -1,4 +1,4 @@
-"""Speech activity from the energy of estimates only."""
+"""Speech activity: turns of estimates, from their energy or from probabilities."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
 # With a speech detector, means over this many seconds decide, from this probability on, in frames that are not further
 # below the mean energy of speech than this.
 _MEAN_SECONDS, _LEAST_PROBABILITY, _BELOW_SPEECH_DB = 1.0, 0.5, 30.0
-# Where a network tells which estimates are active. Chosen on dev meetings.
+# With probabilities that estimates are active. Chosen on dev meetings.
 _ACTIVE_PROBABILITY = 0.65
 # Of times in milliseconds.
 _ROUNDING = 1e-3
@@ -55,9 +55,8 @@ class ActivityMeter:
         """Return beginnings and lengths, seconds, of the turns in which each estimate is active.
 
         Args:
-            speech: Probabilities of speech by 20 ms, (k, F): a turn is speech that is loud enough, too.
-            active: Probabilities that the estimates are active by 20 ms, (k, F), which decide; with neither, all sound
-                counts.
+            speech: Probabilities of speech by 20 ms, (k, F); quiet speech does not count. None: all sound counts.
+            active: Probabilities that the estimates are active by 20 ms, (k, F), in place of `speech` and energies.
         """
         if not self._count:
             return []
@@ -68,9 +67,10 @@ class ActivityMeter:
             return [self._turns(row) for row in heard]
         places = ((np.arange(energies.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
         if active is not None:
-            return [
-                self._turns(row > _ACTIVE_PROBABILITY) for row in active[:, np.minimum(places, active.shape[1] - 1)]
-            ]
+            active = active[:, np.minimum(places, active.shape[1] - 1)]
+            # Speech that is divided between estimates is active in one of them.
+            likeliest = (active == active.max(0)) & (active.sum(0) > _ACTIVE_PROBABILITY)
+            return [self._turns(row) for row in likeliest | (active > _ACTIVE_PROBABILITY)]
         reach = round(_MEAN_SECONDS / 2 / self._seconds)
         near = _means(energies, reach)
         spoken = _means(speech[:, np.minimum(places, speech.shape[1] - 1)], reach) > _LEAST_PROBABILITY

@@ -27,6 +27,14 @@ def test_who_speaks_when(tmp_path):
     assert all(len(line.split()) == 10 for line in lines)
 
 
+def test_probabilities_decide_and_divided_speech_is_active_in_the_likeliest_estimate() -> None:
+    """1 s each: the first alone, both, neither, and 0.3 and 0.4, which sum up to more than the limit of 0.65."""
+    meter = ActivityMeter(2, 8000)
+    meter.add(np.zeros((2, 4 * 8000), np.float32))
+    active = np.repeat([[0.7, 0.9, 0.1, 0.3], [0.2, 0.7, 0.3, 0.4]], 50, axis=1)
+    assert meter.segments(active=active) == [[(0.0, 2.0)], [(1.0, 1.0), (3.0, 1.0)]]
+
+
 @pytest.mark.parametrize(("rate", "length"), [(8000, 24077), (11025, 33160), (16000, 48050), (44100, 132313)])
 def test_no_turn_ends_after_the_recording(rate: int, length: int, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).standard_normal((1, length)).astype(np.float32)

@@ -1,10 +1,11 @@
-"""Train the network that tells which estimates of a recording speak: as many as speakers do, the strongest ones.
+"""Train the network that detects active estimates: as many as there are speakers, the strongest ones.
 
-activity.py features OUT --speech DIR --noise DIR --separator MODEL [--count N] [--minutes M] [--seed N]
+activity.py features OUT --speech DIR --noise DIR --count N --minutes M [--first N] [--separator MODEL]
 activity.py train OUT --minutes M [--seed N]
 
-features: conversations of one to six training speakers, half in noise, a third on a telephone channel, are separated;
-writes OUT/*.pt. train: on all of them; writes OUT/activity.onnx. Both continue where they were stopped.
+features: separate conversations of one to six training speakers (half with noise, a third on a telephone channel) with
+a model of two outputs, and write OUT/*.pt. train: train on all of them, and write OUT/activity.onnx. Both commands
+continue where they were stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from torch.nn import functional
 
 from sepkit.corpora.conversation import prepare_conversation
 from sepkit.corpora.options import ConversationOptions
-from sepkit.inference.diarization.activity import ACTIVITY_GRAPH, BANDS, FRAME_SECONDS, SAMPLE_RATE, log_mel
+from sepkit.data import audio
+from sepkit.data.activity import FRAME_SECONDS
+from sepkit.errors import UserError
+from sepkit.evaluation.diarization import read_rttm
+from sepkit.inference.diarization.activity import ACTIVITY_GRAPH, BANDS, SAMPLE_RATE, log_mel
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 
@@ -35,12 +40,12 @@ CROP_FRAMES, BATCH_SIZE, LEARNING_RATE = 600, 16, 2e-3
 REACH = 15
 # Log powers less than the recording's mean minus this are raised to it; then, all are divided by 4.
 FLOOR, SCALE = 14.0, 4.0
-# Of waveforms whose mean square is 1: half of the transform times the power of the window, by band.
+# Mean mel power of a waveform whose mean square is 1: 512 / 2 * sum(window ** 2) / BANDS. Triangles of bands sum to 1.
 MEL_MEAN = 960.0
 
 
 class ActivityNetwork(nn.Module):
-    """Two bidirectional GRUs over frames of 40 ms; between them, each estimate hears the mean of the others."""
+    """Two bidirectional GRUs over frames of 40 ms; the second also takes the mean state of the other estimates."""
 
     def __init__(self, hidden: int = 96, channels: int = 128, dropout: float = 0.1) -> None:
         super().__init__()
@@ -94,7 +99,7 @@ def disturbed(clean: np.ndarray, recordings: list[Path], generator: np.random.Ge
     if drawn < 0.4:
         parts = [np.zeros(0)]
         while sum(map(len, parts)) < len(samples):
-            part, _ = soundfile.read(recordings[generator.integers(len(recordings))])
+            part = audio.read(recordings[generator.integers(len(recordings))], sample_rate=SAMPLE_RATE)
             parts.append(part / (part.std() + 1e-9))
         noise = np.concatenate(parts)[: len(samples)]
         noise = noise if generator.random() < 0.5 else tilted(noise, generator)
@@ -131,19 +136,32 @@ def strongest(estimates: np.ndarray, speaking: np.ndarray) -> np.ndarray:
 
 def speakers_in(rttm: Path, frames: int) -> np.ndarray:
     """Return the number of speakers in each frame, (F,)."""
-    active: dict[str, np.ndarray] = {}
-    for line in rttm.read_text().splitlines():
-        fields = line.split()
-        start, length = float(fields[3]), float(fields[4])
-        row = active.setdefault(fields[7], np.zeros(frames, bool))
-        row[round(start / FRAME_SECONDS) : round((start + length) / FRAME_SECONDS)] = True
-    return np.sum([*active.values(), np.zeros(frames)], axis=0)
+    count = np.zeros(frames, int)
+    for turns in next(iter(read_rttm(rttm).values())).values():
+        active = np.zeros(frames, bool)
+        for start, length in turns:
+            active[round(start / FRAME_SECONDS) : round((start + length) / FRAME_SECONDS)] = True
+        count += active
+    return count
+
+
+def save(values: object, path: Path) -> None:
+    """Write a file as a whole."""
+    torch.save(values, path.with_suffix(".partial"))
+    path.with_suffix(".partial").replace(path)
 
 
 def write_features(args: argparse.Namespace) -> None:
     """Write log mel powers and which estimates are active, of conversations."""
     recordings = sorted(path for path in args.noise.rglob("*") if path.suffix in (".wav", ".flac"))
     model = load_model(args.separator, predict=False, views=1)
+    for problem, found in (
+        (f"--noise {args.noise}: found no recordings", not recordings),
+        (f"--minutes {args.minutes}: expected more than 0.2, the length of a crop", args.minutes <= 0.2),
+        (f"--separator {args.separator}: found {model.hypotheses} outputs, expected 2", model.hypotheses != 2),
+    ):
+        if found:
+            raise UserError(problem)
     args.out.mkdir(parents=True, exist_ok=True)
     for number in range(args.first, args.first + args.count):
         path, folder = args.out / f"{number:05d}.pt", args.out / f"conversation_{number:05d}"
@@ -168,7 +186,7 @@ def write_features(args: argparse.Namespace) -> None:
             estimates = np.concatenate(list(separated.estimates.blocks()), axis=1)
         active = strongest(estimates, speakers_in(folder / "conversation.rttm", estimates.shape[1] // FRAME))
         features = log_mel(np.concatenate([estimates, recording[None, : estimates.shape[1]]]))
-        torch.save((torch.from_numpy(features).half(), torch.from_numpy(active)), path)
+        save((torch.from_numpy(features).half(), torch.from_numpy(active)), path)
         shutil.rmtree(folder)
         print(path, flush=True)
 
@@ -184,7 +202,7 @@ class Crops:
     def look(self) -> None:
         """Read the conversations that are new."""
         for path in sorted(self.folder.glob("*.pt")):
-            if path not in self.known and path.name != "training.pt":
+            if path not in self.known:
                 features, active = torch.load(path)
                 means = features[-1].float().exp().mean(-1).cumsum(0) / torch.arange(1, features.shape[1] + 1)
                 self.known[path] = features, active, means
@@ -192,7 +210,7 @@ class Crops:
     def draw(self, generator: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return features (k + 1, F, bands), active estimates (k, F), and a level, see `ActivityNetwork.forward`."""
         features, active, means = list(self.known.values())[generator.integers(len(self.known))]
-        start = int(generator.integers(0, features.shape[1] - CROP_FRAMES))
+        start = int(generator.integers(0, features.shape[1] - CROP_FRAMES + 1))
         last = min(len(means) - 1, start + CROP_FRAMES + int(generator.integers(0, 400)))
         level = means[last].log() + generator.normal(0, 0.7)
         features, active = (values[:, start : start + CROP_FRAMES] for values in (features.float(), active))
@@ -218,6 +236,8 @@ def train(args: argparse.Namespace) -> None:
         network, avg_fn=lambda old, new, count: old.lerp(new, 1 - min(0.998, (count + 1) / (count + 11)))
     )
     crops, state = Crops(args.out), args.out / "training.state"
+    if not crops.known:
+        raise UserError(f"{args.out}: found no conversations, expected those of activity.py features")
     if state.exists():
         saved = torch.load(state)
         for part, values in zip((network, optimizer, average), saved["parts"], strict=True):
@@ -225,11 +245,15 @@ def train(args: argparse.Namespace) -> None:
         step, spent = saved["step"], saved["spent"]
     generator = np.random.default_rng([args.seed, step])
     began, looked, losses = time.process_time() - spent, time.monotonic(), []
+
+    def keep() -> None:
+        parts = [part.state_dict() for part in (network, optimizer, average)]
+        save({"parts": parts, "step": step, "spent": time.process_time() - began}, state)
+
     while (share := (time.process_time() - began) / 60 / args.minutes) < 1:
         if time.monotonic() - looked > 240:
             crops.look()
-            parts = [part.state_dict() for part in (network, optimizer, average)]
-            torch.save({"parts": parts, "step": step, "spent": time.process_time() - began}, state)
+            keep()
             looked = time.monotonic()
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1, (step + 1) / 100) * min(1, (1 - share) / 0.7)
@@ -246,6 +270,7 @@ def train(args: argparse.Namespace) -> None:
         losses.append(loss.item())
         if step % 200 == 0:
             print(f"step {step}: loss {np.mean(losses[-200:]):.4f}, {len(crops.known)} conversations", flush=True)
+    keep()
     export(average.module.eval(), args.out / ACTIVITY_GRAPH)
 
 
@@ -276,18 +301,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     features, training = commands.add_parser("features"), commands.add_parser("train")
-    for command in (features, training):
-        command.add_argument("out", type=Path)
-        command.add_argument("--minutes", type=float, required=True)
-    features.add_argument("--speech", type=Path, required=True)
-    features.add_argument("--noise", type=Path, required=True)
-    features.add_argument("--separator", default="boxed_8k")
-    features.add_argument("--first", type=int, default=0)
-    features.add_argument("--count", type=int, required=True)
-    training.add_argument("--seed", type=int, default=0)
+    for command, what in ((features, "length of a conversation"), (training, "processor time")):
+        command.add_argument("out", type=Path, help="folder of the features and of the network")
+        command.add_argument("--minutes", type=float, required=True, help=what)
+    features.add_argument("--speech", type=Path, required=True, help="folder of recordings with train below it")
+    features.add_argument("--noise", type=Path, required=True, help="folder of noise (wav or flac)")
+    features.add_argument("--separator", default="boxed_8k", help="model of two outputs at 8 kHz")
+    features.add_argument("--first", type=int, default=0, help="number of the first conversation, which is its seed")
+    features.add_argument("--count", type=int, required=True, help="number of conversations")
+    training.add_argument("--seed", type=int, default=0, help="of the weights and the crops")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    write_features(args) if args.command == "features" else train(args)
+    try:
+        write_features(args) if args.command == "features" else train(args)
+    except UserError as error:
+        raise SystemExit(f"activity.py: {error}") from None
 
 
 if __name__ == "__main__":

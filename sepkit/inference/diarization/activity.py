@@ -1,7 +1,10 @@
-"""Which estimates of a recording speak at each time."""
+"""Speech activity of separated estimates: a network detects which of them are active."""
+
+from functools import cache
 
 import numpy as np
 
+from sepkit.data.activity import FRAME_SECONDS
 from sepkit.models.export.graph_file import Session, read_graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.signals import mel_bands
@@ -9,16 +12,13 @@ from sepkit.signals import mel_bands
 SAMPLE_RATE = 8000
 """Hz, of the waveforms."""
 
-FRAME_SECONDS = 0.02
-"""Length of a frame."""
-
 BANDS = 40
 """Mel bands of each frame."""
 
 ACTIVITY_GRAPH = "activity.onnx"
 """File beside the default speaker encoder's graph."""
 
-_HOP, _WINDOW, _TRANSFORM, _LOWEST_HZ = 160, 400, 512, 60.0
+_HOP, _WINDOW, _TRANSFORM, _LOWEST_HZ = round(FRAME_SECONDS * SAMPLE_RATE), 400, 512, 60.0
 
 
 def log_mel(waveforms: np.ndarray) -> np.ndarray:
@@ -35,25 +35,27 @@ def log_mel(waveforms: np.ndarray) -> np.ndarray:
     return np.log(power + 1e-10).astype(np.float32)
 
 
-class ActivityDetector:
-    """The network that ships with the default speaker encoder, which hears the estimates and the recording.
+@cache
+def _session() -> Session:
+    path = encoder_folder(None) / ACTIVITY_GRAPH
+    return Session(path, read_graph(path, "expected a graph that ships")[0])
 
-    It is trained to find as many estimates as there are speakers, the strongest ones. Sources: egs/speaker_clustering.
+
+class ActivityDetector:
+    """The network that ships with the default speaker encoder. Its input is the estimates and the recording.
+
+    It was trained to detect as many of two estimates as there are speakers, the strongest ones
+    (`egs/speaker_clustering/local/activity.py`). The estimates must be at the level of the recording.
     """
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self) -> None:
-        path = encoder_folder(None) / ACTIVITY_GRAPH
-        self._session = Session(path, read_graph(path, "expected a graph that ships")[0])
-
     def active(self, waveforms: np.ndarray, mean_square: float) -> np.ndarray:
-        """Return the probability that each estimate is active, (k, T // 160), by frames of 20 ms.
+        """Return the probability that each estimate is active, (k, T // 160), for frames of 20 ms.
 
         Args:
             waveforms: k estimates and the recording at 8 kHz, (k + 1, T), T // 160 even.
-            mean_square: Mean square of the recording, up to here.
+            mean_square: Mean square of the recording up to the end of `waveforms`.
         """
         features = log_mel(waveforms / max(mean_square, 1e-20) ** 0.5)
-        (found,) = self._session.run({"features": features}, ["active"], waveforms.size, SAMPLE_RATE)
-        return found
+        return _session().run({"features": features}, ["active"], waveforms.size, SAMPLE_RATE)[0]

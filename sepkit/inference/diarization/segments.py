@@ -58,7 +58,7 @@ class SpeechSegment:
 
 
 class SpeechMeter:
-    """Turns of estimates that come in blocks: only speech counts as a turn; noise does not.
+    """Turns of estimates that come in blocks: only speech counts as a turn, unless the encoder has no detector.
 
     Attributes:
         energy: Energy of the estimates over time.
@@ -66,8 +66,8 @@ class SpeechMeter:
     Args:
         count: Number of estimates, k.
         sample_rate: Sample rate of the estimates, Hz.
-        encoder: Speaker encoder, whose voice activity detector decides what is speech in a single estimate; which of
-            several are active, an `ActivityDetector` decides. None, or one without a detector: all sound counts.
+        encoder: Speaker encoder. Its voice activity detector decides what is speech in a single estimate; an
+            `ActivityDetector` decides which of several are active. None, or one without a detector: all sound counts.
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
@@ -75,8 +75,8 @@ class SpeechMeter:
         detects = encoder is not None and encoder.has_vad
         self._detector = None if not detects else ActivityDetector() if self._several else encoder
         self._frames, self._context = _FRAMES_OF_ESTIMATES if self._several else _FRAMES
-        # Zeros before the beginning.
-        self._held = np.zeros((count + 1, self._samples(self._context)), np.float32)
+        # Zeros before the beginning. With several estimates, the last row is the recording.
+        self._held = np.zeros((count + self._several, self._samples(self._context)), np.float32)
         self._power, self._taken = 0.0, 0
         self._found: list[np.ndarray] = []
 
@@ -88,21 +88,25 @@ class SpeechMeter:
         self.energy.add(block)
         if self._detector is None:
             return
-        heard = block.sum(0) if recording is None else recording
-        self._held = np.concatenate([self._held, np.concatenate([block, heard[None]]).astype(np.float32)], axis=1)
-        self._power, self._taken = self._power + float(np.square(heard).sum()), self._taken + len(heard)
+        if self._several:
+            block = np.concatenate([block, (block.sum(0) if recording is None else recording)[None]])
+        self._held = np.concatenate([self._held, block.astype(np.float32)], axis=1)
         whole, step = self._samples(self._frames + 2 * self._context), self._samples(self._frames)
         while self._held.shape[1] >= whole:
-            self._listen(self._held[:, :whole])
+            self._detect(self._held[:, :whole], step)
             self._held = self._held[:, step:]
 
-    def _listen(self, samples: np.ndarray) -> None:
+    def _detect(self, samples: np.ndarray, new: int) -> None:
+        """Append the probabilities of the frames between the contexts, of which `new` samples are the recording's."""
         assert self._detector is not None
+        first = self._samples(self._context)
+        self._power += float(np.square(samples[-1, first : first + new], dtype=np.float64).sum())
+        self._taken += new
         samples = audio.resample(samples, self._rate, self._detector.sample_rate)
         if isinstance(self._detector, ActivityDetector):
             found = self._detector.active(samples, self._power / max(self._taken, 1))
         else:
-            found = self._detector.speech(samples[:1])
+            found = self._detector.speech(samples)
         self._found.append(found[:, self._context : self._context + self._frames])
 
     def segments(self) -> list[list[tuple[float, float]]]:
@@ -110,7 +114,8 @@ class SpeechMeter:
         if self._detector is None:
             return self.energy.segments()
         missing = self._samples(self._frames + 2 * self._context) - self._held.shape[1]
-        self._listen(np.pad(self._held, ((0, 0), (0, max(0, missing)))))
+        new = self._held.shape[1] - self._samples(self._context)
+        self._detect(np.pad(self._held, ((0, 0), (0, max(0, missing)))), new)
         found = np.concatenate(self._found, axis=1)
         return self.energy.segments(active=found) if self._several else self.energy.segments(found)
 

@@ -1,4 +1,4 @@
-"""The network that tells which estimates are active."""
+"""The network that detects active estimates."""
 
 from pathlib import Path
 
@@ -34,11 +34,11 @@ def spoken(folder: Path, seconds: int) -> np.ndarray:
     return samples / samples.std()
 
 
-@pytest.mark.parametrize("gain", [1e-4, 1.0, 30.0])
-def test_speakers_are_found_whatever_the_level(data_folder: Path, gain: float) -> None:
+@pytest.mark.parametrize(("gain", "error"), [(1e-4, 1.0), (30.0, 1.0), (1.0, 0.1), (1.0, 10.0)])
+def test_speakers_are_found_whatever_the_level(data_folder: Path, gain: float, error: float) -> None:
     """One speaks for 10 s, then the other, then both, with the other's remainder 20 dB below; at last, noise alone.
 
-    A turn may end half a second late, which is 5 % of 10 s.
+    A turn may end half a second late, which is 5 % of 10 s. The level need not be exact: past speech may be louder.
     """
     folders = sorted(path for path in (data_folder / "speech_mini" / "wav8k" / "dev").iterdir() if path.is_dir())
     one, other = (spoken(folder, 20) for folder in folders[:2])
@@ -49,7 +49,7 @@ def test_speakers_are_found_whatever_the_level(data_folder: Path, gain: float) -
     estimates += 0.1 * estimates[::-1]
     noise = 0.1 * np.random.default_rng(0).standard_normal(4 * tenth)
     sound = np.concatenate([estimates + 0.1 * noise, (estimates.sum(0) + noise)[None]]).astype(np.float32) * gain
-    active = ActivityDetector().active(sound, float(np.square(sound[-1]).mean())) > 0.5
+    active = ActivityDetector().active(sound, error * float(np.square(sound[-1]).mean())) > 0.5
     shares = active.reshape(2, 4, 500).mean(-1)
     assert (shares[0, [0, 2]] > 0.7).all() and (shares[1, [1, 2]] > 0.7).all()
     assert max(shares[0, 1], shares[1, 0]) < 0.05 and (shares[:, 3] < 0.05).all()

@@ -1,4 +1,4 @@
-"""Turns of speech: what an encoder calls speech, and what a network calls active."""
+"""Turns of speech, by an encoder's voice activity detector and by a network that detects active estimates."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ LEVELS = []
 
 
 class RisingAgainst(Rising):
-    """Tells which estimates are active: where they are not negative, and the recording is not above 0.15."""
+    """Estimates are active where they are not negative and the recording is not above 0.15."""
 
     def active(self, waveforms: np.ndarray, mean_square: float) -> np.ndarray:
         LEVELS.append(mean_square)
@@ -53,15 +53,18 @@ def test_noise_is_no_turn(rate: int, block: int, seconds: float, count: int, mon
         np.testing.assert_allclose([(start, start + length) for start, length in found], expected, atol=0.045)
 
 
-def test_the_level_is_that_of_the_recording_up_to_here(monkeypatch) -> None:
-    """Without a recording, that is the sum of the estimates."""
+@pytest.mark.parametrize("block", [777, 10**6])
+def test_the_level_is_that_of_the_recording_so_far(block: int, monkeypatch) -> None:
+    """20 s at 0.1, then 22 s at 0.2, in chunks of 20 s. Without a recording, it is the sum of the estimates."""
     monkeypatch.setattr(segments, "ActivityDetector", RisingAgainst)
     LEVELS.clear()
     meter = SpeechMeter(2, 8000, Rising())  # type: ignore[arg-type]
-    for level in (0.1, 0.2):
-        meter.add(np.full((2, 24 * 8000), level / 2, np.float32))
+    wave = np.full((2, 42 * 8000), 0.1, np.float32)
+    wave[:, : 20 * 8000] = 0.05
+    for start in range(0, wave.shape[1], block):
+        meter.add(wave[:, start : start + block])
     meter.segments()
-    assert pytest.approx([0.01, 0.025, 0.025]) == LEVELS
+    assert pytest.approx([0.01, 0.025, (20 * 0.01 + 22 * 0.04) / 42]) == LEVELS
 
 
 def test_a_short_doubt_does_not_end_a_turn() -> None:
