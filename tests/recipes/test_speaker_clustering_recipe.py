@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.models import build_model, save_model
+from sepkit.models.export.graph_file import Session
 
 RECIPE = Path(__file__).resolve().parents[2] / "egs" / "speaker_clustering" / "run.sh"
 TINY = "{task: speaker_clustering, model: {channels: 8, pooled: 8, dimensions: 8}, data: {batch_size: 2, workers: 0}, "
@@ -61,10 +61,11 @@ def test_meetings(speech: Path, tmp_path: Path, run) -> None:
         run([*command, "--stage", stage, "--stop-stage", stage])
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
     assert json.loads((tmp_path / "data" / "hour" / "linked_2" / "mixture.json").read_text())["linked"]["speakers"] == 2
-    session = onnxruntime.InferenceSession(tmp_path / "exp" / "activity" / "activity.onnx")
+    path = tmp_path / "exp" / "activity" / "activity.onnx"
+    session = Session(path, path.read_bytes())
     for k in (1, 2, 3):
         features = np.random.default_rng(k).normal(7.0, 1.0, (k + 1, 300, 40)).astype(np.float32)
-        (active,) = session.run(None, {"features": features})
+        (active,) = session.run({"features": features}, ["active"], 48000, 8000)
         assert active.shape == (k, 300) and 0 < active.min() < active.max() < 1
     scored = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())
     assert scored["missing"] == scored["not_in_reference"] == [] and scored["der"] >= 0
