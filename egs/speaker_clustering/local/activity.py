@@ -162,13 +162,14 @@ def write_features(args: argparse.Namespace) -> None:
     ):
         if found:
             raise UserError(problem)
+    known = sum(path.is_dir() for path in (args.speech / "train").iterdir())
     args.out.mkdir(parents=True, exist_ok=True)
     for number in range(args.first, args.first + args.count):
         path, folder = args.out / f"{number:05d}.pt", args.out / f"conversation_{number:05d}"
         if path.exists():
             continue
         generator = np.random.default_rng([7, number])
-        speakers = int(generator.choice(6, p=[0.08, 0.3, 0.16, 0.16, 0.15, 0.15])) + 1
+        speakers = min(int(generator.choice(6, p=[0.08, 0.3, 0.16, 0.16, 0.15, 0.15])) + 1, known)
         overlap = None if speakers == 2 and generator.random() < 0.3 else min(speakers, 2)
         prepare_conversation(
             ConversationOptions(
