@@ -16,6 +16,7 @@ import shutil
 import time
 from contextlib import closing
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import soundfile
@@ -24,6 +25,7 @@ from scipy.signal import fftconvolve, firwin
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sepkit.corpora._recordings import find_recordings
 from sepkit.corpora.conversation import prepare_conversation
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
@@ -74,8 +76,8 @@ class ActivityNetwork(nn.Module):
         x = torch.relu(self.front(inputs.flatten(0, 1).transpose(1, 2))).transpose(1, 2)
         hidden = self.run(self.first, x)
         hidden = hidden.reshape(own.shape[0], own.shape[1], *hidden.shape[1:])
-        heard = (hidden.sum(1, keepdim=True) - hidden) / (places[-1] - 1).clamp(min=1)
-        x = torch.relu(self.mix(torch.cat([hidden, heard], -1))).flatten(0, 1)
+        rest = (hidden.sum(1, keepdim=True) - hidden) / (places[-1] - 1).clamp(min=1)
+        x = torch.relu(self.mix(torch.cat([hidden, rest], -1))).flatten(0, 1)
         return self.output(self.dropout(self.run(self.second, x))).reshape(own.shape[:3])
 
     def run(self, layer: nn.GRU, x: Tensor) -> Tensor:
@@ -153,23 +155,23 @@ def save(values: object, path: Path) -> None:
 
 def write_features(args: argparse.Namespace) -> None:
     """Write log mel powers and which estimates are active, of conversations."""
-    recordings = sorted(path for path in args.noise.rglob("*") if path.suffix in (".wav", ".flac"))
+    recordings = audio.find_audio_files(args.noise)
     model = load_model(args.separator, predict=False, views=1)
     for problem, found in (
-        (f"--noise {args.noise}: found no recordings", not recordings),
         (f"--minutes {args.minutes}: expected more than 0.2, the length of a crop", args.minutes <= 0.2),
         (f"--separator {args.separator}: found {model.hypotheses} outputs, expected 2", model.hypotheses != 2),
     ):
         if found:
             raise UserError(problem)
-    known = sum(path.is_dir() for path in (args.speech / "train").iterdir())
+    voices = [recording for recording in find_recordings(args.speech)[0] if recording.split in ("train", None)]
+    known = len({recording.speaker for recording in voices})
     args.out.mkdir(parents=True, exist_ok=True)
     for number in range(args.first, args.first + args.count):
         path, folder = args.out / f"{number:05d}.pt", args.out / f"conversation_{number:05d}"
         if path.exists():
             continue
         generator = np.random.default_rng([7, number])
-        speakers = min(int(generator.choice(6, p=[0.08, 0.3, 0.16, 0.16, 0.15, 0.15])) + 1, known)
+        speakers = min(int(generator.choice(6, p=[0.08, 0.3, 0.16, 0.16, 0.15, 0.15])) + 1, max(known, 1))
         overlap = None if speakers == 2 and generator.random() < 0.3 else min(speakers, 2)
         prepare_conversation(
             ConversationOptions(
@@ -204,7 +206,10 @@ class Crops:
         """Read the conversations that are new."""
         for path in sorted(self.folder.glob("*.pt")):
             if path not in self.known:
-                features, active = torch.load(path)
+                try:
+                    features, active = torch.load(path)
+                except (OSError, RuntimeError, UnpicklingError) as error:
+                    raise UserError(f"{path}: cannot be read; delete it, and make it again with features") from error
                 means = features[-1].float().exp().mean(-1).cumsum(0) / torch.arange(1, features.shape[1] + 1)
                 self.known[path] = features, active, means
 
@@ -306,7 +311,7 @@ def main() -> None:
         command.add_argument("out", type=Path, help="folder of the features and of the network")
         command.add_argument("--minutes", type=float, required=True, help=what)
     features.add_argument("--speech", type=Path, required=True, help="folder of recordings with train below it")
-    features.add_argument("--noise", type=Path, required=True, help="folder of noise (wav or flac)")
+    features.add_argument("--noise", type=Path, required=True, help="folder of noise")
     features.add_argument("--separator", default="boxed_8k", help="model of two outputs at 8 kHz")
     features.add_argument("--first", type=int, default=0, help="number of the first conversation, which is its seed")
     features.add_argument("--count", type=int, required=True, help="number of conversations")

@@ -41,21 +41,15 @@ def _session() -> Session:
     return Session(path, read_graph(path, "expected a graph that ships")[0])
 
 
-class ActivityDetector:
-    """The network that ships with the default speaker encoder. Its input is the estimates and the recording.
+def detect_activity(waveforms: np.ndarray, mean_square: float) -> np.ndarray:
+    """Return the probability that each estimate is active, (k, T // 160), for frames of 20 ms.
 
-    It was trained to detect as many of two estimates as there are speakers, the strongest ones
-    (`egs/speaker_clustering/local/activity.py`). The estimates must be at the level of the recording.
+    The network ships with the default speaker encoder. It was trained to detect as many of two estimates as there are
+    speakers, the strongest ones (`egs/speaker_clustering/local/activity.py`).
+
+    Args:
+        waveforms: k estimates at the level of the recording, and the recording, (k + 1, T), at 8 kHz; T // 160 is even.
+        mean_square: Mean square of the recording up to here.
     """
-
-    sample_rate = SAMPLE_RATE
-
-    def active(self, waveforms: np.ndarray, mean_square: float) -> np.ndarray:
-        """Return the probability that each estimate is active, (k, T // 160), for frames of 20 ms.
-
-        Args:
-            waveforms: k estimates and the recording at 8 kHz, (k + 1, T), T // 160 even.
-            mean_square: Mean square of the recording up to the end of `waveforms`.
-        """
-        features = log_mel(waveforms / max(mean_square, 1e-20) ** 0.5)
-        return _session().run({"features": features}, ["active"], waveforms.size, SAMPLE_RATE)[0]
+    features = log_mel(waveforms / max(mean_square, 1e-20) ** 0.5)
+    return _session().run({"features": features}, ["active"], waveforms.size, SAMPLE_RATE)[0]

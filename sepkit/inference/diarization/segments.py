@@ -11,7 +11,7 @@ from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import file_text, parse_json
-from sepkit.inference.diarization.activity import ActivityDetector
+from sepkit.inference.diarization.activity import SAMPLE_RATE, detect_activity
 from sepkit.inference.diarization.encoders import Encoder
 
 WINDOW_SECONDS = 1.5
@@ -66,14 +66,13 @@ class SpeechMeter:
     Args:
         count: Number of estimates, k.
         sample_rate: Sample rate of the estimates, Hz.
-        encoder: Speaker encoder. Its voice activity detector decides what is speech in a single estimate; an
-            `ActivityDetector` decides which of several are active. None, or one without a detector: all sound counts.
+        encoder: Speaker encoder. Its voice activity detector decides what is speech in a single estimate; of several,
+            `detect_activity` decides which are active. None, or one without a detector: all sound counts.
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
         self.energy, self._rate, self._several = ActivityMeter(count, sample_rate), sample_rate, count > 1
-        detects = encoder is not None and encoder.has_vad
-        self._detector = None if not detects else ActivityDetector() if self._several else encoder
+        self._detector = encoder if encoder is not None and encoder.has_vad else None
         self._frames, self._context = _FRAMES_OF_ESTIMATES if self._several else _FRAMES
         # Zeros before the beginning. With several estimates, the last row is the recording.
         self._held = np.zeros((count + self._several, self._samples(self._context)), np.float32)
@@ -97,16 +96,21 @@ class SpeechMeter:
             self._held = self._held[:, step:]
 
     def _detect(self, samples: np.ndarray, new: int) -> None:
-        """Append the probabilities of the frames between the contexts, of which `new` samples are the recording's."""
+        """Append the probabilities of the frames between the contexts.
+
+        Args:
+            samples: Both contexts and what is between them, (n, t).
+            new: How many samples after the first context are no padding.
+        """
         assert self._detector is not None
-        first = self._samples(self._context)
-        self._power += float(np.square(samples[-1, first : first + new], dtype=np.float64).sum())
-        self._taken += new
-        samples = audio.resample(samples, self._rate, self._detector.sample_rate)
-        if isinstance(self._detector, ActivityDetector):
-            found = self._detector.active(samples, self._power / max(self._taken, 1))
+        if self._several:
+            first = self._samples(self._context)
+            self._power += float(np.square(samples[-1, first : first + new], dtype=np.float64).sum())
+            self._taken += new
+            level = self._power / max(self._taken, 1)
+            found = detect_activity(audio.resample(samples, self._rate, SAMPLE_RATE), level)
         else:
-            found = self._detector.speech(samples)
+            found = self._detector.speech(audio.resample(samples, self._rate, self._detector.sample_rate))
         self._found.append(found[:, self._context : self._context + self._frames])
 
     def segments(self) -> list[list[tuple[float, float]]]:

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 
-from sepkit.inference.diarization.activity import SAMPLE_RATE, ActivityDetector, log_mel
+from sepkit.inference.diarization.activity import SAMPLE_RATE, detect_activity, log_mel
 from sepkit.signals import mel_bands
 
 
@@ -49,7 +49,7 @@ def test_speakers_are_found_whatever_the_level(data_folder: Path, gain: float, e
     estimates += 0.1 * estimates[::-1]
     noise = 0.1 * np.random.default_rng(0).standard_normal(4 * tenth)
     sound = np.concatenate([estimates + 0.1 * noise, (estimates.sum(0) + noise)[None]]).astype(np.float32) * gain
-    active = ActivityDetector().active(sound, error * float(np.square(sound[-1]).mean())) > 0.5
+    active = detect_activity(sound, error * float(np.square(sound[-1]).mean())) > 0.5
     shares = active.reshape(2, 4, 500).mean(-1)
     assert (shares[0, [0, 2]] > 0.7).all() and (shares[1, [1, 2]] > 0.7).all()
     assert max(shares[0, 1], shares[1, 0]) < 0.05 and (shares[:, 3] < 0.05).all()

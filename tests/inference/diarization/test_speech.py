@@ -1,5 +1,7 @@
 """Turns of speech, by an encoder's voice activity detector and by a network that detects active estimates."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -18,15 +20,9 @@ class Rising:
         return (frames.mean(-1) > 0).astype(np.float32)
 
 
-LEVELS = []
-
-
-class RisingAgainst(Rising):
-    """Estimates are active where they are not negative and the recording is not above 0.15."""
-
-    def active(self, waveforms: np.ndarray, mean_square: float) -> np.ndarray:
-        LEVELS.append(mean_square)
-        return self.speech(np.where(waveforms[-1] > 0.15, -1.0, waveforms[:-1]))
+def rising_against(waveforms: np.ndarray, mean_square: float) -> np.ndarray:
+    """Stands for the network: estimates are active where they are not negative and the recording is not above 0.15."""
+    return Rising().speech(np.where(waveforms[-1] > 0.15, -1.0, waveforms[:-1]))
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 11025])
@@ -35,9 +31,9 @@ class RisingAgainst(Rising):
 def test_noise_is_no_turn(rate: int, block: int, seconds: float, count: int, monkeypatch) -> None:
     """Sound at two levels: only what the encoder or the network calls speech counts, at its place, whatever the blocks.
 
-    The network hears the recording, too.
+    The network also takes the recording as input.
     """
-    monkeypatch.setattr(segments, "ActivityDetector", RisingAgainst)
+    monkeypatch.setattr(segments, "detect_activity", rising_against)
     wave = np.full((count, round(seconds * rate)), -0.1, np.float32)
     recording = np.zeros(wave.shape[1], np.float32)
     recording[round(11 * rate) :] = 0.2
@@ -56,15 +52,15 @@ def test_noise_is_no_turn(rate: int, block: int, seconds: float, count: int, mon
 @pytest.mark.parametrize("block", [777, 10**6])
 def test_the_level_is_that_of_the_recording_so_far(block: int, monkeypatch) -> None:
     """20 s at 0.1, then 22 s at 0.2, in chunks of 20 s. Without a recording, it is the sum of the estimates."""
-    monkeypatch.setattr(segments, "ActivityDetector", RisingAgainst)
-    LEVELS.clear()
+    network = mock.Mock(side_effect=rising_against)
+    monkeypatch.setattr(segments, "detect_activity", network)
     meter = SpeechMeter(2, 8000, Rising())  # type: ignore[arg-type]
     wave = np.full((2, 42 * 8000), 0.1, np.float32)
     wave[:, : 20 * 8000] = 0.05
     for start in range(0, wave.shape[1], block):
         meter.add(wave[:, start : start + block])
     meter.segments()
-    assert pytest.approx([0.01, 0.025, (20 * 0.01 + 22 * 0.04) / 42]) == LEVELS
+    assert pytest.approx([0.01, 0.025, (20 * 0.01 + 22 * 0.04) / 42]) == [call.args[1] for call in network.mock_calls]
 
 
 def test_a_short_doubt_does_not_end_a_turn() -> None:
