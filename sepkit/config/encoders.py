@@ -15,6 +15,7 @@ class SpeakerEncoderConfig:
     Args:
         sample_rate: Sample rate, Hz.
         trunk: convolutional: four convolutions over time, 0.1 M parameters. resnet: residual blocks over time, 0.5 M.
+            campplus: CAM++ up to its first block, 1.2 M with 56 bands, 128 channels and 192 dimensions.
         bands: Mel bands.
         channels: Width of the trunk.
         pooled: Channels whose mean and deviation over time are the features.
@@ -28,7 +29,7 @@ class SpeakerEncoderConfig:
     """
 
     sample_rate: SampleRate = 8000
-    trunk: Literal["convolutional", "resnet"] = "convolutional"
+    trunk: Literal["convolutional", "resnet", "campplus"] = "convolutional"
     bands: Size = 40
     channels: Size = 96
     pooled: Size = 256

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from sepkit.choices import check_bounds
 from sepkit.config import SpeakerEncoderConfig
+from sepkit.errors import UserError
 from sepkit.models.saved import SavedModel
-from sepkit.signals import mel_bands
+from sepkit.signals import hz_to_mel, mel_bands
 
 _FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
 # Power below a stretch's strongest band; what is weaker is noise of the recording.
@@ -20,6 +21,10 @@ _FLOOR = 1e-6
 _SHORTEST_FRAMES = 24
 # Weight of frames without speech in means and deviations over time.
 _SILENT_WEIGHT = 0.05
+# Trunk campplus: the mel bands of CAM++ (from the first frequency to the last, at 16 kHz, of which some are used), and
+# its sizes.
+_CAMPPLUS_HZ, _CAMPPLUS_BANDS = (20.0, 8000.0), 80
+_SPECTRAL_CHANNELS, _LAYERS, _GROWTH = 32, 12, 32
 
 
 class _ResidualBlock(nn.Module):
@@ -32,6 +37,42 @@ class _ResidualBlock(nn.Module):
         return torch.relu(x + self.second(self.first(x)))
 
 
+class _SpectralBlock(nn.Module):
+    """Two convolutions over bands and frames (B, C, bands, F), added to the input."""
+
+    def __init__(self, channels: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_spectral_convolution(channels, stride), *_spectral_convolution(channels)[:2])
+        skip = nn.Conv2d(channels, channels, 1, (stride, 1), bias=False), nn.BatchNorm2d(channels)
+        self.skip = nn.Sequential(*skip) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+def _spectral_convolution(channels: int, stride: int = 1, inputs: int | None = None) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs or channels, channels, 3, (stride, 1), 1, bias=False)
+    return convolution, nn.BatchNorm2d(channels), nn.ReLU()
+
+
+class _MaskedLayer(nn.Module):
+    """Adds channels to the input (B, C, F): a convolution over time, masked by a function of the mean over time."""
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(
+            *(nn.BatchNorm1d(inputs), nn.ReLU(), nn.Conv1d(inputs, channels, 1, bias=False)),
+            *(nn.BatchNorm1d(channels), nn.ReLU()),
+        )
+        self.local = nn.Conv1d(channels, _GROWTH, 3, padding=1, bias=False)
+        narrow = nn.Conv1d(channels, channels // 2, 1), nn.ReLU(), nn.Conv1d(channels // 2, _GROWTH, 1), nn.Sigmoid()
+        self.mask = nn.Sequential(*narrow)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x)
+        return torch.cat([x, self.local(hidden) * self.mask(hidden.mean(-1, keepdim=True))], 1)
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, dilation: int = 1, stride: int = 1) -> nn.Sequential:
     """Return a convolution over time with normalization, without which large learning rates end in dead units."""
     padding = dilation * (kernel - 1) // 2
@@ -40,17 +81,38 @@ def _convolution(inputs: int, outputs: int, kernel: int, dilation: int = 1, stri
 
 
 def _trunk(config: SpeakerEncoderConfig) -> nn.Sequential:
-    width = config.channels
-    first, last = _convolution(config.bands, width, 5, stride=2), _convolution(width, config.pooled, 1)
-    if config.trunk == "resnet":
-        return nn.Sequential(first, *(_ResidualBlock(width, dilation) for dilation in (1, 2, 3, 1)), last)
-    return nn.Sequential(first, *(_convolution(width, width, 3, dilation) for dilation in (2, 3)), last)
+    width, pooled = config.channels, config.pooled
+    if config.trunk != "campplus":
+        first, last = _convolution(config.bands, width, 5, stride=2), _convolution(width, pooled, 1)
+        if config.trunk == "resnet":
+            return nn.Sequential(first, *(_ResidualBlock(width, dilation) for dilation in (1, 2, 3, 1)), last)
+        return nn.Sequential(first, *(_convolution(width, width, 3, dilation) for dilation in (2, 3)), last)
+    spectral = nn.Sequential(
+        nn.Unflatten(1, (1, config.bands)),
+        *_spectral_convolution(_SPECTRAL_CHANNELS, inputs=1),
+        *(_SpectralBlock(_SPECTRAL_CHANNELS, stride) for stride in (2, 1, 2, 1)),
+        *_spectral_convolution(_SPECTRAL_CHANNELS, stride=2),
+        nn.Flatten(1, 2),
+    )
+    first = _convolution(_SPECTRAL_CHANNELS * config.bands // 8, width, 5, stride=2)
+    layers = [_MaskedLayer(width + number * _GROWTH, width) for number in range(_LAYERS)]
+    dense = width + _LAYERS * _GROWTH
+    last = nn.Sequential(nn.BatchNorm1d(dense), nn.ReLU(), *_convolution(dense, pooled, 1))
+    return nn.Sequential(spectral, first, *layers, last)
+
+
+def _end_of_bands(bands: int) -> float:
+    """Return where the last of the first `bands` bands of CAM++ ends, Hz."""
+    first, last = (float(hz_to_mel(hz)) for hz in _CAMPPLUS_HZ)
+    return 700 * (10 ** ((first + (bands + 1) * (last - first) / (_CAMPPLUS_BANDS + 1)) / 2595) - 1)
 
 
 class SpeakerEncoder(SavedModel):
     """A speaker encoder, with K expert heads, their prototypes and a gate where it was trained with MiCE.
 
-    Source: MiCE paper, section 4; trunk and statistics as in x-vectors (Snyder et al. 2018).
+    Source: MiCE paper, section 4; trunk and statistics as in x-vectors (Snyder et al. 2018). Trunk campplus: the first
+    block of H. Wang et al., "CAM++: a fast and efficient network for speaker verification using context-aware masking",
+    Interspeech 2023, for stretches of up to 2 s, in which all of its contexts are the mean over time.
     """
 
     kind = "speaker_encoder"
@@ -67,7 +129,15 @@ class SpeakerEncoder(SavedModel):
         self.sample_rate = config.sample_rate
         frame = round(_FRAME_SECONDS * config.sample_rate)
         self.hop = round(_HOP_SECONDS * config.sample_rate)
-        bands = mel_bands(frame, config.sample_rate, config.bands, _LOWEST_HZ)
+        lowest_hz, highest_hz = _LOWEST_HZ, None
+        if config.trunk == "campplus":
+            lowest_hz, highest_hz = _CAMPPLUS_HZ[0], _end_of_bands(config.bands)
+            if config.bands % 8 or highest_hz > config.sample_rate / 2:
+                raise UserError(
+                    f"model.bands: found {config.bands}, expected a multiple of 8 whose last band ends below "
+                    f"{config.sample_rate / 2:g} Hz with trunk campplus, such as 56 at 8000 Hz"
+                )
+        bands = mel_bands(frame, config.sample_rate, config.bands, lowest_hz, highest_hz)
         self.register_buffer("bands", torch.from_numpy(bands.astype(np.float32)), persistent=False)
         self.register_buffer("window", torch.hann_window(frame), persistent=False)
         self.trunk = _trunk(config)
@@ -97,7 +167,8 @@ class SpeakerEncoder(SavedModel):
     def log_mel(self, waveforms: Tensor) -> Tensor:
         """Return log mel spectra, (B, bands, F), each minus its mean over time and bands.
 
-        That removes the level, but not the mean spectrum, which distinguishes voices.
+        That removes the level, but not the mean spectrum, which distinguishes voices. In trunk campplus, means are over
+        time only, as in CAM++, which removes what a microphone does.
 
         Args:
             waveforms: (B, T); short ones are padded with zeros.
@@ -105,7 +176,7 @@ class SpeakerEncoder(SavedModel):
         power = self.power_spectra(waveforms) @ self.bands.T
         floor = _FLOOR * power.amax((-2, -1), keepdim=True) + 1e-20
         logs = (power + floor).log().transpose(1, 2)
-        return logs - logs.mean((1, 2), keepdim=True)
+        return logs - logs.mean(2 if self.config.trunk == "campplus" else (1, 2), keepdim=True)
 
     @property
     def shortest(self) -> int:

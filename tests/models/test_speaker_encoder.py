@@ -19,7 +19,7 @@ def noise() -> torch.Tensor:
     return torch.randn(3, 8000, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("trunk", ["convolutional", "resnet"])
+@pytest.mark.parametrize("trunk", ["convolutional", "resnet", "campplus"])
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 3.0])
 def test_embeddings_of_any_length_are_unit_vectors(trunk, seconds):
     encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, trunk=trunk)).eval()  # type: ignore[arg-type]
@@ -49,6 +49,36 @@ def test_log_mel_is_that_of_each_frame(noise):
     expected = np.log(power + 1e-6 * power.max())
     expected = (expected - expected.mean()).T
     np.testing.assert_allclose(encoder.log_mel(noise[:1])[0].numpy(), expected, atol=2e-3)
+
+
+CAMPPLUS = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, trunk="campplus", bands=56)
+
+
+def test_bands_of_campplus_are_the_first_of_80_up_to_8_khz(noise):
+    encoder = SpeakerEncoder(CAMPPLUS)
+    whole = mel_bands(512, 16000, 80, 20.0, 8000.0, nearest_weight=0)[:56, :129]
+    np.testing.assert_allclose(encoder.bands.numpy(), whole, atol=1.1e-3)
+    means = encoder.log_mel(noise).mean(2)
+    torch.testing.assert_close(means, torch.zeros_like(means), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bands", [20, 64])
+def test_bands_of_campplus_beyond_the_sample_rate_are_refused(bands):
+    with pytest.raises(UserError, match=f"model.bands: found {bands}, expected a multiple of 8 .* below 4000 Hz"):
+        SpeakerEncoder(SpeakerEncoderConfig(trunk="campplus", bands=bands))
+
+
+def test_layer_of_campplus_masks_by_the_mean_over_time():
+    encoder = SpeakerEncoder(CAMPPLUS).eval()
+    layer, x = encoder.trunk[2], torch.randn(1, 8, 5, generator=torch.Generator().manual_seed(0))
+    hidden = layer.hidden(x)[0].detach().numpy()
+    first, second = (layer.mask[number] for number in (0, 2))
+    weight = np.maximum(first.weight[..., 0].detach().numpy() @ hidden.mean(1) + first.bias.detach().numpy(), 0)
+    mask = 1 / (1 + np.exp(-(second.weight[..., 0].detach().numpy() @ weight + second.bias.detach().numpy())))
+    padded, kernel = np.pad(hidden, ((0, 0), (1, 1))), layer.local.weight.detach().numpy()
+    local = np.stack([(kernel * padded[None, :, frame : frame + 3]).sum((1, 2)) for frame in range(5)], axis=1)
+    expected = np.concatenate([x[0].numpy(), local * mask[:, None]])
+    np.testing.assert_allclose(layer(x)[0].detach().numpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
