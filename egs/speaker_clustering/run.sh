@@ -232,9 +232,11 @@ cluster_hour() {
 
 train_meetings() {
   [ -n "$noise" ] && [ -n "$teacher$wheel" ] || stop "--noise DIR and --teacher FILE or --wheel FILE: expected for stage 9"
+  [ -z "$teacher" ] || [ -z "$wheel" ] || stop "--teacher and --wheel: expected one of them"
   local spoken="$data/spoken" train="--speech $speech --split train" start
   if [ -n "$wheel" ]; then
-    [ -d "$exp/campplus/start" ] || python3 local/campplus.py "$(resolve "$wheel")" "$exp/campplus" --config conf/campplus.yaml
+    wheel=$(resolve "$wheel")
+    [ -d "$exp/campplus/start" ] || python3 local/campplus.py "$wheel" "$exp/campplus" --config conf/campplus.yaml
     start="--config conf/campplus.yaml --init-from $exp/campplus/start --data.teacher $exp/campplus/teacher.onnx"
   else
     start="--data.teacher $(resolve "$teacher") --data.teacher_features mel"

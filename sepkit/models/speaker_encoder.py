@@ -21,9 +21,9 @@ _FLOOR = 1e-6
 _SHORTEST_FRAMES = 24
 # Weight of frames without speech in means and deviations over time.
 _SILENT_WEIGHT = 0.05
-# Trunk campplus: the mel bands of CAM++ (from the first frequency to the last, at 16 kHz, of which some are used), and
-# its sizes.
+# CAM++ divides this range into 80 mel bands. Trunk campplus takes the lowest ones, as many as the sample rate has.
 _CAMPPLUS_HZ, _CAMPPLUS_BANDS = (20.0, 8000.0), 80
+# Channels of its convolutions over bands and frames, and number and new channels of its dense layers.
 _SPECTRAL_CHANNELS, _LAYERS, _GROWTH = 32, 12, 32
 
 

