@@ -32,7 +32,7 @@
 # MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which
 # only runs with `--stop-stage 8`: an hour of six speakers, separated and clustered, and linked to speakers while it is
 # separated; 9, likewise: train an encoder on known speakers, which stage 8 takes with `--encoder exp/cpu/meetings`; 10,
-# likewise: train the network that detects active estimates (activity.onnx beside the encoder meetings_8k).
+# likewise: train the network that detects active estimates (activity.onnx beside the encoder campplus_8k).
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -54,7 +54,7 @@ mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
 hour_minutes=60
 hour_speakers=6
-encoder=meetings_8k
+encoder=campplus_8k
 meetings_conf=conf/meetings.yaml
 noise=
 teacher=

@@ -18,7 +18,7 @@ from sepkit.errors import UserError
 from sepkit.inference.quality.features import SHORTEST_SECONDS, hypothesis_features, largest, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, runner_fields
 from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker, rule_features
-from sepkit.inference.quality.voices import default_encoder, speaker_evidence
+from sepkit.inference.quality.voices import prediction_encoder, speaker_evidence
 from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import products_of
@@ -82,7 +82,7 @@ class Calibration:
                 manifest=self.manifest,
             )
             if labeled := [one for one in self.labeled if one.kind not in without]:
-                predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
+                predictor.single_speaker = fit_single_speaker(labeled, prediction_encoder().fingerprint())
         except UserError as error:
             raise UserError(f"{self.manifest}: {error}") from error
         return predictor
@@ -200,7 +200,7 @@ def _labeled(
 ) -> LabeledRecording:
     """Return the record of a mixture (T,) of this many speakers, given the model's output."""
     estimates, sound = output.estimates[0], largest(hypothesis_features(mixture, output, rate))
-    voices = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
+    voices = speaker_evidence(prediction_encoder(), products_of(mixture, estimates), estimates, rate)
     return LabeledRecording(rule_features(voices, sound), speakers, group, sound, kind)
 
 

@@ -9,7 +9,7 @@ from sepkit.inference.options import Levels, Speakers
 from sepkit.inference.quality.features import largest, levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, rule_features
-from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
+from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, prediction_encoder, speaker_evidence
 from sepkit.inference.selection import Selection, gains_of, select_by_levels, select_by_scores
 from sepkit.inference.separated import Prediction
 from sepkit.models.hypotheses import DEFAULT_THRESHOLD
@@ -71,7 +71,7 @@ def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple
     sound = largest(evidence.features or {})
     if not sound or not rule.in_domain(sound):
         return None, False
-    encoder = default_encoder()
+    encoder = prediction_encoder()
     if encoder.fingerprint() != rule.encoder:
         # The numbers of another encoder mean something else.
         return None, False
@@ -94,6 +94,6 @@ def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor
         unlike = (
             bool(quality.out_of_domain(evidence.features))
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
-            or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
+            or changes_speakers(prediction_encoder(), evidence.estimates, evidence.sample_rate)
         )
     return Prediction(si_sdr_db, interval_db, "agreement of views" if quality.of_any_model else "calibration", unlike)

@@ -21,7 +21,7 @@ from sepkit.inference.long.recordings import ArrayRecording, Recording, Rendered
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.options import CHUNK_SECONDS, OVERLAP_SECONDS, WHOLE_SECONDS, Levels, SeparatorOptions, Speakers
 from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
-from sepkit.inference.quality.voices import default_encoder
+from sepkit.inference.quality.voices import prediction_encoder
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import check_speakers
@@ -303,7 +303,7 @@ class Separator:
         is_long = self.is_long(recording.num_samples, recording.sample_rate)
         # Scores belong to estimates as they are.
         undo_swaps = undo_swaps and not runner.scored and (runner.views > 1 or is_long)
-        encoder = default_encoder() if undo_swaps else None
+        encoder = prediction_encoder() if undo_swaps else None
         if is_long:
             chunks = ChunkedEstimates(runner, self._chunking, folder, rates=evidence or predict)
             known = measure_chunks(runner, recording, chunks, predict, progress, encoder)

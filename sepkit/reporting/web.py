@@ -29,7 +29,7 @@ from sepkit.inference.separated import GOOD_DB, USABLE_DB
 from sepkit.models import model_folder
 from sepkit.models.export.graph_description import FEATURES
 from sepkit.models.export.graph_file import Graph
-from sepkit.models.published.shipped import DEFAULT_ENCODER, encoder_folder
+from sepkit.models.published.shipped import ENCODERS, PREDICTION_ENCODER
 from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__
 
@@ -106,8 +106,8 @@ def write_web_page(
 
 
 def _write_encoder(path: Path) -> dict[str, Any]:
-    """Write the shipped speaker encoder, which decides whether predictions apply; return the settings of the page."""
-    source = encoder_folder(DEFAULT_ENCODER) / GRAPH
+    """Write the speaker encoder that decides whether predictions apply; return the settings of the page."""
+    source = ENCODERS / PREDICTION_ENCODER / GRAPH
     encoder = Graph(source)
     with atomic_output(path) as draft:
         shutil.copyfile(source, draft)

@@ -10,6 +10,7 @@ from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.quality.features import levels_db, likeness_db
 from sepkit.inference.selection import Products, gains_of
 from sepkit.matching import linear_sum_assignment
+from sepkit.models.published.shipped import ENCODERS, PREDICTION_ENCODER
 from sepkit.signals import active_frames, frame_powers
 
 SAME_VOICE = 0.75
@@ -42,9 +43,9 @@ _SWAP_WINDOWS, _SPLITS = (0.8, 0.8), (0.3, 0.4, 0.5, 0.6, 0.7)
 
 
 @lru_cache(maxsize=1)
-def default_encoder() -> Encoder:
-    """Return the speaker encoder that ships, with which the rules of the shipped models were fitted."""
-    return load_encoder()
+def prediction_encoder() -> Encoder:
+    """Return the speaker encoder with which the rules of the shipped models were fitted."""
+    return load_encoder(ENCODERS / PREDICTION_ENCODER)
 
 
 def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:

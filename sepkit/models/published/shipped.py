@@ -10,8 +10,11 @@ SHIPPED = Path(__file__).resolve().parent / "weights"
 ENCODERS = Path(__file__).resolve().parent / "encoders"
 """Folder of the folders of speaker encoders."""
 
-DEFAULT_ENCODER = "meetings_8k"
-"""The default speaker encoder, by which the shipped models also distinguish one speaker from several."""
+DEFAULT_ENCODER = "campplus_8k"
+"""The default speaker encoder."""
+
+PREDICTION_ENCODER = "meetings_8k"
+"""The speaker encoder by which the shipped models distinguish one speaker from several."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""

@@ -19,7 +19,7 @@ import numpy as np
 from sepkit.corpora._recordings import Recording, check_provenance, find_recordings
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
-from sepkit.data.channels import color
+from sepkit.data.channels import band_gains, color
 from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.metrics import si_sdr_db
@@ -32,6 +32,8 @@ _LEVEL_DB = 2.5
 _NOISY_SHARE, _NOISE_BELOW_DB = 0.5, (3.0, 20.0)
 _ROOM_SECONDS = 0.3
 _PAUSE_SHARES = 0.2, 0.6
+# Cutoff frequencies and orders of the band limits of telephones.
+_TELEPHONE_HZ, _FILTER_ORDERS = ((200.0, 350.0), (3000.0, 3500.0)), (4.0, 30.0)
 
 
 @dataclass
@@ -229,7 +231,7 @@ def _ratio(signal: np.ndarray, other: np.ndarray, level_db: float) -> np.float32
 
 
 def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
-    """Return a waveform with reverberation, color, noise and gain of its own, (T,).
+    """Return a waveform with reverberation, color, noise, band limits and gain of its own, (T,).
 
     All is done to its spectrum, so that a view takes two Fourier transforms.
     """
@@ -248,6 +250,9 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
     level_db = -generator.uniform(*views.snr_db)
     if has_noise and noise_power > 0:
         spectrum += noise * np.float32(10 ** (level_db / 20) * math.sqrt(power / noise_power))
+    if views.telephone_probability and generator.random() < views.telephone_probability:
+        limits = [(generator.uniform(*cutoff_hz), generator.uniform(*_FILTER_ORDERS)) for cutoff_hz in _TELEPHONE_HZ]
+        spectrum *= band_gains(size, sample_rate, *limits).astype(np.float32)
     gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
     return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)
 

@@ -82,8 +82,8 @@ def test_a_graph_states_how_its_speakers_are_counted_and_named(tmp_path):
     ("cohort", "told"),
     [
         *((wrong, "npy: cannot be read") for wrong in (b"no array", b"PK\3\4no zip", np.ones((3, 64), complex))),
-        (np.zeros((3, 5)), r"cohort.npy: found an array \(3, 5\), expected finite numbers \(voices, 64\)"),
-        (np.full((3, 64), np.nan), r"found an array \(3, 64\)"),
+        (np.zeros((3, 5)), r"cohort.npy: found an array \(3, 5\), expected finite numbers \(voices, 192\)"),
+        (np.full((3, 192), np.nan), r"found an array \(3, 192\)"),
     ],
 )
 def test_a_cohort_that_is_none_is_refused(tmp_path, cohort, told):

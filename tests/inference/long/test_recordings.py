@@ -15,7 +15,7 @@ from sepkit.inference import Separator
 from sepkit.inference import separator as separator_module
 from sepkit.inference.long.recordings import ArrayRecording, FileRecording
 from sepkit.inference.long.stitching import chunking_of
-from sepkit.inference.quality.voices import default_encoder
+from sepkit.inference.quality.voices import prediction_encoder
 from sepkit.inference.selection import Selection, gains_of, products_of
 from sepkit.models import build_model, save_model
 from tests.inference.bands import band_split, masked
@@ -153,7 +153,7 @@ def test_chunks_in_any_order_are_put_in_that_of_the_first(hypotheses, scored):
 )
 def test_swaps_are_undone_in_views_and_chunks(monkeypatch, views, scored, options, undo_swaps, used):
     encoders = []
-    monkeypatch.setattr(separator_module, "default_encoder", lambda: encoders.append(1) or default_encoder())
+    monkeypatch.setattr(separator_module, "prediction_encoder", lambda: encoders.append(1) or prediction_encoder())
     model = masked(ShuffledBands(2), scoring_head=BandScores() if scored else None)
     separator = Separator(model, views=views, **options)
     separator.separate_recording(ArrayRecording(noise(8000), 8000), undo_swaps=undo_swaps).estimates.close()

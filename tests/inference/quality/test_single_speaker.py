@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.inference.quality import single_speaker as module
 from sepkit.inference.quality.single_speaker import LabeledRecording, fit_single_speaker, rule_features
-from sepkit.inference.quality.voices import changes_speakers, default_encoder, evidence_spans, speaker_evidence
+from sepkit.inference.quality.voices import changes_speakers, prediction_encoder, evidence_spans, speaker_evidence
 from sepkit.inference.selection import products_of
 
 RATE = 8000
@@ -109,7 +109,7 @@ def voice(seconds: float, pitch_hz: float, resonance_hz: float, seed: int = 0) -
 
 def evidence(estimates: np.ndarray, scale: float = 1.0) -> dict[str, float]:
     products = products_of(scale * estimates.sum(0), scale * estimates)
-    return speaker_evidence(default_encoder(), products, scale * estimates, RATE)
+    return speaker_evidence(prediction_encoder(), products, scale * estimates, RATE)
 
 
 LOW, HIGH = voice(8, 110.0, 600.0), voice(8, 220.0, 1800.0, seed=1)
@@ -195,7 +195,7 @@ MIDDLE = voice(8, 160.0, 1100.0, seed=3)
 
 
 def told(*estimates: np.ndarray) -> bool:
-    return changes_speakers(default_encoder(), np.stack(estimates).astype(np.float32), RATE)
+    return changes_speakers(prediction_encoder(), np.stack(estimates).astype(np.float32), RATE)
 
 
 def joined(first: np.ndarray, then: np.ndarray, share: float = 0.5) -> np.ndarray:

@@ -15,7 +15,7 @@ from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality.regression import LogisticRegression
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
-from sepkit.inference.quality.voices import SAME_VOICE, default_encoder
+from sepkit.inference.quality.voices import SAME_VOICE, prediction_encoder
 from sepkit.inference.selection import products_of
 from sepkit.models import build_model
 from tests.complaint import complaint
@@ -43,7 +43,7 @@ class OneVoice:
     of_any_model = False
 
     def __init__(self, rule: LogisticRegression = SURE, **more) -> None:
-        known = default_encoder().fingerprint()
+        known = prediction_encoder().fingerprint()
         self.single_speaker = SingleSpeakerDetector(rule, -1.0, **{"encoder": known, **SHARES, **more})
 
     def predict(self, features):

@@ -4,7 +4,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference import load_model
-from sepkit.inference.quality.voices import default_encoder
+from sepkit.inference.quality.voices import prediction_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
 
 
@@ -15,7 +15,7 @@ def test_names_of_encoders_are_folders_with_a_model():
 
 
 def test_models_in_the_box_know_the_encoder_of_voices_that_ships():
-    known = default_encoder().fingerprint()
+    known = prediction_encoder().fingerprint()
     predictors = {name: load_model(name).quality for name in shipped_models()}
     assert all(predictors.values())
     encoders = {name: one.single_speaker.encoder for name, one in predictors.items() if one.single_speaker}
@@ -33,5 +33,5 @@ def test_what_is_no_encoder(tmp_path):
     turns.touch()
     given = {name: "a model that separates", turns: "another file", "none": "no such file or folder"}
     for model, found in given.items():
-        with pytest.raises(UserError, match=f"^{model}: found {found}, expected a speaker encoder: meetings_8k, FILE"):
+        with pytest.raises(UserError, match=f"^{model}: found {found}, expected a speaker encoder: campplus_8k, meetings_8k, FILE"):
             encoder_folder(model)

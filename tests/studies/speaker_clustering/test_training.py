@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.speaker_clustering.config import SegmentDataConfig, SpeakerClusteringConfig, ViewConfig
-from sepkit.studies.speaker_clustering.data import SpeechSegments
+from sepkit.studies.speaker_clustering.data import SpeechSegments, augment
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, masked
 from sepkit.training.run import train
 from tests.complaint import complaint
@@ -49,6 +49,19 @@ def test_noise_of_a_view_has_its_level(moco: SpeakerClusteringConfig) -> None:
     views = [segments(moco.data, v)[0, 0][0][0] for v in (clean, replace(clean, snr_db=(10.0, 10.0)))]
     ratio = np.square(views[0]).sum() / np.square(views[1] - views[0]).sum()
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
+
+
+def test_a_share_of_views_has_the_band_of_a_telephone(moco: SpeakerClusteringConfig) -> None:
+    """Noise through it keeps its level from 0.5 to 2.8 kHz, and loses at least 12 dB below 100 Hz."""
+    noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0)
+    frequencies, inside = np.fft.rfftfreq(16000, 1 / 8000), []
+    for seed in range(40):
+        view = augment(noise, replace(plain, telephone_probability=0.5), 8000, np.random.default_rng(seed))
+        gains_db = 20 * np.log10(np.abs(np.fft.rfft(view) / np.fft.rfft(noise)))
+        assert abs(gains_db[(frequencies > 500) & (frequencies < 2800)].mean()) < 0.5
+        inside.append(bool(gains_db[frequencies < 100].max() < -12))
+    assert 10 <= sum(inside) <= 30
 
 
 def test_noise_can_be_left_out_of_views(moco: SpeakerClusteringConfig) -> None:
