@@ -48,7 +48,7 @@ NARROW = {
 }
 # What twins share fits the latents of either, and no others.
 TWINS = {REPOSITORY / "egs" / "generalization" / "conf" / "cpu.yaml": "cpu_deterministic.yaml"}
-LICENSES = ("LICENSE", "LICENSE-CC-BY-4.0", "NOTICE")
+LICENSES = ("LICENSE", "LICENSE-CC-BY-4.0", "LICENSE-APACHE-2.0", "NOTICE")
 BANK = {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32}
 TINY_MODEL = {"filterbank": BANK, "masker": {"name": "recurrent"}}
 
@@ -172,7 +172,7 @@ def test_the_wheel_holds_the_package_and_its_configurations_only(wheel: Path) ->
     assert shipped and shipped <= set(names)
     assert {"sepkit/__init__.py", "sepkit/py.typed"} <= set(names)
     assert {f"sepkit-{__version__}.dist-info/licenses/{name}" for name in LICENSES} <= set(names)
-    assert "License-Expression: MIT AND CC-BY-4.0\n" in metadata
+    assert "License-Expression: MIT AND CC-BY-4.0 AND Apache-2.0\n" in metadata
     assert all(name.startswith(("sepkit/", f"sepkit-{__version__}.dist-info/")) for name in names)
 
 

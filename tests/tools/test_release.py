@@ -18,7 +18,7 @@ METADATA = """Metadata-Version: 2.4
 Name: sepkit
 Version: 0.1.0
 Summary: separation
-License-Expression: MIT AND CC-BY-4.0
+License-Expression: MIT AND CC-BY-4.0 AND Apache-2.0
 Requires-Python: >=3.10
 Requires-Dist: torch<3,>=2.6
 Requires-Dist: numpy>=1.26

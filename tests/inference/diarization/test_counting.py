@@ -226,8 +226,8 @@ def test_merges_are_those_of_scipys_average_linkage():
 
 
 def test_an_encoder_states_how_its_speakers_are_counted():
-    shipped = counting.CountingRule(turn_distances=0.65, distance=0.11, length=0.125, overlap=0.125)
-    assert counting.rule_of(load_encoder("meetings_8k").info) == shipped
+    shipped = counting.CountingRule(turn_distances=0.79, distance=0.05, length=0.24, overlap=0.115)
+    assert counting.rule_of(load_encoder().info) == shipped
     assert counting.rule_of({}) == counting.CountingRule()
     for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1, True)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(

@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.inference.quality import single_speaker as module
 from sepkit.inference.quality.single_speaker import LabeledRecording, fit_single_speaker, rule_features
-from sepkit.inference.quality.voices import changes_speakers, prediction_encoder, evidence_spans, speaker_evidence
+from sepkit.inference.quality.voices import changes_speakers, evidence_spans, prediction_encoder, speaker_evidence
 from sepkit.inference.selection import products_of
 
 RATE = 8000

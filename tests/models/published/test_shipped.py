@@ -33,5 +33,7 @@ def test_what_is_no_encoder(tmp_path):
     turns.touch()
     given = {name: "a model that separates", turns: "another file", "none": "no such file or folder"}
     for model, found in given.items():
-        with pytest.raises(UserError, match=f"^{model}: found {found}, expected a speaker encoder: campplus_8k, meetings_8k, FILE"):
+        with pytest.raises(
+            UserError, match=f"^{model}: found {found}, expected a speaker encoder: campplus_8k, meetings_8k, FILE"
+        ):
             encoder_folder(model)
