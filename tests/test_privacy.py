@@ -15,7 +15,7 @@ import pytest
 from sepkit.corpora.archives import WEB_RUNTIME_FILES
 from sepkit.data import audio
 from tests.file_server import Server, tar_of
-from tests.noise_voices import voice
+from tests.noise_voices import buzz
 
 SOURCES = ["{folder}/s1", "{folder}/s2"]
 TALK = ["{talk}", "--out", "{out}"]
@@ -53,7 +53,7 @@ CACHES = re.compile(r"/(matplotlib|fontconfig)(/|$)")
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
-    parts = {"s1": voice(0, 3.0, 1), "s2": voice(1, 3.0, 2)}
+    parts = {"s1": buzz(120, 3.0), "s2": buzz(190, 3.0)}
     for name, waveform in (parts | {"mix": parts["s1"] + parts["s2"]}).items():
         audio.write(folder / name / "a.wav", waveform, 8000)
     sources = [{"path": f"{name}/a.wav"} for name in parts]

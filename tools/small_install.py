@@ -2,7 +2,7 @@
 
     PYTHON -m tools.small_install [--seconds 4] [--out FOLDER]
 
-It separates, streams, clusters, links, evaluates and makes a web page of noise, each in a process of its own, checks
+It separates, streams, clusters, links, evaluates and makes a web page of synthetic pulses, each in a process of its own, checks
 what is written, and prints the packages, their megabytes, and for each command its seconds and its peak of memory.
 """
 
@@ -84,13 +84,14 @@ def commands(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
 
 
 def recordings(folder: Path, seconds: float) -> tuple[Path, Path]:
-    """Write a mixture of two noises in syllables, and a manifest of it; return their paths."""
+    """Write a mixture of two pulse trains of varying pitch in syllables, and a manifest of it; return their paths."""
     generator = np.random.default_rng(0)
     times = np.arange(round(seconds * RATE)) / RATE
     sources = []
-    for k, color in enumerate((0.6, -0.6)):
-        noise = np.convolve(generator.standard_normal(len(times)), [1.0, color, color**2], mode="same")
-        sources.append(0.05 * noise * (0.55 + 0.45 * np.sin(2 * np.pi * (3 + k) * times)))
+    for k, pitch_hz in enumerate((120, 190)):
+        pulses = np.diff(np.floor(np.cumsum(pitch_hz * (1 + 0.1 * np.sin(8 * times))) / RATE), prepend=0)
+        noise = 1e-3 * generator.standard_normal(len(times))
+        sources.append(0.4 * pulses * (0.55 + 0.45 * np.sin(2 * np.pi * (3 + k) * times)) + noise)
         soundfile.write(folder / f"source_{k + 1}.wav", sources[k], RATE, subtype="FLOAT")
     talk, manifest = folder / "talk.wav", folder / "test.jsonl"
     soundfile.write(talk, np.sum(sources, axis=0), RATE, subtype="FLOAT")

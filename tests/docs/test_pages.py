@@ -16,6 +16,7 @@ from sepkit.cli.main import EVERY_COMMAND, main
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
 from tests.docs.tiny import TINY_TEXT, tiny_options, tiny_text, write_recordings
+from tests.noise_voices import buzz
 from tools.site import generated_pages, help_of, subcommands
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
@@ -86,11 +87,7 @@ def test_every_block_runs(tmp_path, monkeypatch, tiny_model_config, capsys) -> N
     monkeypatch.chdir(tmp_path)
     write_recordings(tmp_path / "recordings")
     write_recordings(tmp_path / "noise")
-    # Pulses of varying pitch that rise and fall four times a second, as syllables do, are speech to the encoder.
-    times = np.arange(3 * 44100) / 44100
-    pulses = np.diff(np.floor(np.cumsum(120 + 12 * np.sin(8 * times)) / 44100), prepend=0)
-    noise = 1e-3 * np.random.default_rng(0).standard_normal(len(times))
-    audio.write(tmp_path / "conversation.wav", 0.4 * pulses * (1 + np.sin(8 * np.pi * times)) + noise, 44100)
+    audio.write(tmp_path / "conversation.wav", buzz(120, 3.0, 44100), 44100)
     save_model(build_model(tiny_model_config), tmp_path / "egs/mini/exp/cpu_seed0/model", {})
     namespace = {"waveform": np.zeros(4410, dtype=np.float32), "sample_rate": 44100}
     for block in ALL:
