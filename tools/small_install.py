@@ -2,8 +2,9 @@
 
     PYTHON -m tools.small_install [--seconds 4] [--out FOLDER]
 
-It separates, streams, clusters, links, evaluates and makes a web page of synthetic pulses, each in a process of its own, checks
-what is written, and prints the packages, their megabytes, and for each command its seconds and its peak of memory.
+It separates, streams, clusters, links, evaluates and makes a web page of synthetic pulses, each in a process of its
+own, checks what is written, and prints the packages, their megabytes, and for each command its seconds and its peak of
+memory.
 """
 
 import argparse
