@@ -12,8 +12,9 @@ With --cohort: write the cohort of the shipped encoder, the centers of k-means o
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,8 +115,10 @@ def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
         for seconds in SECONDS:
             known = []
             for name in names:
-                with suppress(UserError):  # Too little speech in it: the command refuses it.
+                try:
                     known += enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav"}, encoder)
+                except UserError as refused:
+                    print(f"left out: {refused}", file=sys.stderr)
             found = Trial(known, linked.embeddings, owners, set(truth), encoder.cohort)
             number = "auto" if how == "auto" else "given"
             yield number, seconds, found

@@ -14,7 +14,7 @@ DEFAULT_ENCODER = "campplus_8k"
 """The default speaker encoder."""
 
 PREDICTION_ENCODER = "meetings_8k"
-"""The speaker encoder by which the shipped models distinguish one speaker from several."""
+"""The speaker encoder by which the shipped models distinguish one speaker from several, and undo swaps of speakers."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""
