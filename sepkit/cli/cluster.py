@@ -25,8 +25,9 @@ def main(
     Args:
         inputs: audio files, and folders to search for them
         out: folder of segments.csv, summary.json and <relative path>.rttm
-        speaker_encoder: speaker encoder: a folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of
-            any toolkit; as baselines: mean_mfcc or mean_log_mel (default: the encoder that ships with sepkit)
+        speaker_encoder: speaker encoder: a folder that `sepkit train --config speaker_encoder` wrote, FILE.onnx of any
+            toolkit, or one that ships with sepkit: campplus_8k or meetings_8k; as baselines: mean_mfcc or mean_log_mel
+            (default: campplus_8k)
         speaker_features: input of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer) (default: the
             one in its metadata)
         speakers: number of speakers, or auto: it is estimated

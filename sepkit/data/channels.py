@@ -84,13 +84,16 @@ def band_limit(waveforms: np.ndarray, gains: Callable[[int], np.ndarray]) -> np.
     return np.asarray(irfft(spectra, size))[..., : waveforms.shape[-1]].astype(np.float32)
 
 
-def encode_and_decode(waveform: np.ndarray, sample_rate: int, codec: str) -> np.ndarray:
+def encode_and_decode(
+    waveform: np.ndarray, sample_rate: int, codec: str, compression: float | None = None
+) -> np.ndarray:
     """Return a waveform (T,) of at most full scale after encoding and decoding, (T,) float32.
 
     Args:
         waveform: Samples in [-1, 1], (T,).
         sample_rate: Sampling rate, Hz; see `codecs_at`.
         codec: Name in `CODECS`.
+        compression: Level from 0 (least) to 1, of mp3 and Opus; None: the codec's own.
     """
     import soundfile
 
@@ -101,7 +104,7 @@ def encode_and_decode(waveform: np.ndarray, sample_rate: int, codec: str) -> np.
         sample_rate,
         format=chosen.container,
         subtype=chosen.subtype,
-        compression_level=chosen.compression,
+        compression_level=chosen.compression if compression is None else compression,
     )
     coded.seek(0)
     decoded = soundfile.read(coded, dtype="float32")[0][: len(waveform)]

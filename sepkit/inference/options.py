@@ -117,12 +117,12 @@ class OutputOptions:
         link_speakers: number of speakers, or auto, if there are more than the model has outputs: the turns of all
             estimates are linked; _s1 ... _sN are then speakers, silent outside their turns; speakers whom the
             estimates swap are not put back before
-        speaker_encoder: speaker encoder for --link-speakers: a folder that `sepkit train` wrote, or FILE.onnx of any
-            toolkit (default: the one that ships with sepkit)
+        speaker_encoder: speaker encoder for --link-speakers: a folder that `sepkit train` wrote, FILE.onnx of any
+            toolkit, or one that ships with sepkit: campplus_8k or meetings_8k (default: campplus_8k)
         speaker_features: input of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer) (default: the
             one in its metadata)
-        enroll: names of speakers, each with a recording of that speaker alone, for --link-speakers: their tracks are
-            DIR/<relative path>_NAME.wav, and the JSON file lists who is absent
+        enroll: names of speakers, each with a recording of that speaker alone, for --link-speakers (auto if left out):
+            their tracks are DIR/<relative path>_NAME.wav, and the JSON file lists who is absent
         only: enrolled speaker whose track is written; no other track is
         verify: compare earlier results by the SHA-256 of recordings and estimates, not only by their sizes
 
@@ -145,6 +145,8 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
             raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or at least 1")
+        if self.enroll is not None and self.link_speakers is None and self.speakers is None:
+            object.__setattr__(self, "link_speakers", "auto")
         for name in ("speaker_encoder", "speaker_features", "enroll"):
             if self.link_speakers is None and getattr(self, name) is not None:
                 raise UserError(f"{name}: needs link_speakers=auto, or link_speakers=N for N speakers")
@@ -155,8 +157,10 @@ class OutputOptions:
             )
         names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:
-            known = f"one of {', '.join(names)}" if names else "a name from enroll, which is not given"
-            raise UserError(f"only: found {self.only}{did_you_mean(self.only, names)}, expected {known}")
+            if not names:
+                raise UserError(f"only: found {self.only}, which is not enrolled; add enroll {self.only}=FILE")
+            known = ", ".join(names)
+            raise UserError(f"only: found {self.only}{did_you_mean(self.only, names)}, expected one of {known}")
         if self.format == "flac" and self.subtype == "FLOAT":
             raise UserError("subtype: found FLOAT, which flac does not support; use subtype=PCM_16 or format=wav")
 
@@ -175,9 +179,10 @@ def read_names(words: Sequence[str]) -> dict[str, Path]:
         if not (name and mark and path):
             raise UserError(f"enroll: found {shown(word)}, expected NAME=FILE")
         if not re.fullmatch(r"\w(?:[\w.-]*\w)?", name) or len(name.encode()) > _NAME_BYTES:
+            better = re.sub(r"\W+", "_", name).strip("_")[:20]
             raise UserError(
                 f"enroll: found the name {shown(name)}, expected letters, digits, _, . and - between them, "
-                f"at most {_NAME_BYTES} bytes"
+                f"at most {_NAME_BYTES} bytes" + (f", such as {better}" if better else "")
             )
         if re.search(r"(?:^|_)s\d+$", name, re.IGNORECASE):
             raise UserError(f"enroll: found the name {shown(name)}, but speakers without a name are called s1, s2 ...")
@@ -185,6 +190,9 @@ def read_names(words: Sequence[str]) -> dict[str, Path]:
             # Files that differ in case alone are one file on some systems; talk_a_b is b of talk_a, or a_b of talk.
             one, two = name.casefold(), other.casefold()
             if one == two or one.endswith(f"_{two}") or two.endswith(f"_{one}"):
-                raise UserError(f"enroll: found the names {other} and {name}, expected names that differ more")
+                raise UserError(
+                    f"enroll: found the names {other} and {name}, expected names that differ by more than case, and "
+                    "none that ends in _ and another one"
+                )
         named[name] = Path(path)
     return named

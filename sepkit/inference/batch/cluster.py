@@ -1,5 +1,6 @@
 """`sepkit cluster`: who spoke when in recordings, folders of them, or what `sepkit separate` wrote."""
 
+import itertools
 import os
 import time
 from collections import Counter
@@ -62,6 +63,30 @@ class Speech:
         for source, own in self.recordings:
             yield from waveforms_of(source, own, sample_rate)
 
+    def only(self, chosen: np.ndarray) -> "Speech":
+        """Return some of the segments; recordings without any of them are noted.
+
+        Args:
+            chosen: Which segments, (N,) bool.
+
+        Raises:
+            UserError: none of them.
+        """
+        left = Speech([], self.short, dict(self.skipped))
+        for (first, own), (source, _) in zip(self._numbered, self.recordings, strict=True):
+            if kept := list(itertools.compress(own, chosen[first:])):
+                left.recordings.append((source, kept))
+            else:
+                left.skipped[str(source.paths[0])] = _nothing_in(source.paths[0])
+        left.check_any()
+        return left
+
+    def check_any(self) -> None:
+        """Refuse to go on without any recording that can be used."""
+        if not self.recordings:
+            reason = next(iter(self.skipped.values()), "no recordings")
+            raise UserError(f"no recording can be used; the first: {reason}")
+
     @property
     def all(self) -> list[tuple[Source, SpeechSegment]]:
         """Every segment, with the recording that it is of."""
@@ -116,13 +141,15 @@ def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None
         segments, short = found
         speech.short += [(source.relative[segment.channel], segment) for segment in short]
         if not segments:
-            speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
+            speech.skipped[str(path)] = _nothing_in(path)
             continue
         speech.recordings.append((source, segments))
-    if not speech.recordings:
-        reason = next(iter(speech.skipped.values()), "no recordings")
-        raise UserError(f"no recording can be used; the first: {reason}")
+    speech.check_any()
     return speech
+
+
+def _nothing_in(path: Path) -> str:
+    return f"{path}: found no speech of {SHORTEST_SECONDS} s or more"
 
 
 def _named(sources: Sequence[Source]) -> list[Source]:
@@ -157,7 +184,7 @@ def cluster_recordings(
 ) -> dict[str, Any]:
     """Find who spoke when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
 
-    OUT/embeddings.csv holds the embeddings in two dimensions, which `sepkit report OUT` draws.
+    OUT/embeddings.csv contains the embeddings in two dimensions, which `sepkit report OUT` draws.
 
     Args:
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
@@ -180,16 +207,19 @@ def cluster_recordings(
         raise UserError(f"--speaker-encoder {encoder}: plain spectra do not count speakers; give --speakers N")
     speech = find_speech(inputs, out, loaded)
     check_writable(out)
-    segments = speech.all
-    if speakers != "auto" and speakers > len(segments):
-        raise UserError(f"--speakers: found {speakers} for {len(segments)} segments of speech, expected no more")
     if loaded is None:
         points = mean_spectra(str(encoder), speech.waveforms(8000), 8000)
     else:
-        points = embed(loaded, speech.waveforms(loaded.sample_rate))
+        points, spoken = embed(loaded, speech.waveforms(loaded.sample_rate))
+        speech, points = speech.only(spoken), points[spoken]
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
-    rule = rule_of({} if loaded is None else loaded.info)
+    segments, rule = speech.all, rule_of({} if loaded is None else loaded.info)
+    if speakers != "auto" and speakers > len(segments):
+        raise UserError(
+            f"--speakers: found {speakers} for {len(segments)} segments of speech, expected no more; use auto, or "
+            "fewer speakers"
+        )
     clusters, counted = group_speakers(
         points, speech.neighbors, speech.seconds, speakers, rule, speech.clear, speech.overlaps
     )

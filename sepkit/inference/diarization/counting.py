@@ -21,7 +21,7 @@ from sepkit.inference.diarization.segments import Overlaps
 # Mean cosine distance where no turn has two segments.
 _LIMIT_WITHOUT_TURNS = 0.6
 # Groups with less of all speech or of clear speech, or fewer seconds, are no speakers: they are noise, or what is left
-# of other voices.
+# of other speakers.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts that a smaller change of all limits alters (in median distances within turns), or that fewer starts find, were
 # often wrong in dev meetings.
@@ -30,8 +30,9 @@ _CERTAIN_MARGIN, _CERTAIN_SHARE = 0.05, 0.8
 _LEAST_CLEAR = 10
 # Weight of a segment that is not clear, in its group.
 _UNCLEAR_WEIGHT = 0.05
-# Means of longer groups are no better: what is left is how much a voice varies.
-_LONG_SECONDS = 20.0
+# Means of longer groups are no better: what is left is how much one speaker varies. In short recordings all groups are
+# short, so this share of all speech is long, too.
+_LONG_SECONDS, _LONG_SHARE = 20.0, 0.15
 # Overlap that is added to what is found and to what is expected, so that both are positive, seconds.
 _SOME_OVERLAP = 0.5
 # Groups of k-means that merging begins with, and how often it begins. Shares of 4 % allow hardly more speakers.
@@ -77,10 +78,11 @@ class SpeakerCount:
 class CountingRule:
     """The mean cosine distance below which two groups of segments are one speaker.
 
-        a d + b - c log(s / 20 s) - o log((u + 0.5 s) / (v + 0.5 s))
+        a d + b - c log(s / l) - o log((u + 0.5 s) / (v + 0.5 s))
 
-    d is the median distance between neighboring segments of a turn, s the length of the shorter group (at most 20 s),
-    and u the time in which the groups overlap; v is u if overlaps were independent of groups, in each recording.
+    d is the median distance between neighboring segments of a turn, s the length of the shorter group (at most l), and
+    l is 20 s, or 15 % of all speech if that is less. u is the time in which the groups overlap, and v the time in which
+    they would if overlaps were independent of groups, in each recording.
 
     Args:
         turn_distances: Factor a of the median distance within turns.
@@ -109,7 +111,8 @@ class CountingRule:
         each = together.sum(1)
         expected = each.T @ (each / np.maximum(each.sum(1, keepdims=True), 1e-9))
         unusual = np.log((together.sum(0) + _SOME_OVERLAP) / (expected + _SOME_OVERLAP))
-        shorter = np.minimum(np.minimum.outer(seconds, seconds) / _LONG_SECONDS, 1.0)
+        long = min(_LONG_SECONDS, _LONG_SHARE * seconds.sum())
+        shorter = np.minimum(np.minimum.outer(seconds, seconds) / long, 1.0)
         return same - self.length * np.log(shorter) - self.overlap * unusual
 
 
@@ -127,14 +130,14 @@ def group_speakers(
     neighbors: np.ndarray,
     seconds: np.ndarray,
     speakers: int | Literal["auto"],
-    rule: CountingRule = CountingRule(),
-    clear: np.ndarray | None = None,
-    overlaps: Overlaps | None = None,
+    rule: CountingRule,
+    clear: np.ndarray,
+    overlaps: Overlaps,
 ) -> tuple[Clusters, SpeakerCount | None]:
-    """Return clusters of the segments of N >= 1, those of spherical k-means, and how their number was found.
+    """Return clusters of N >= 1 segments by spherical k-means, and the result of counting (None: the number is given).
 
-    It is None if the number is given. Otherwise it is that of merged groups that have enough speech. Segments that
-    overlap in time are in different clusters where that is nearly as likely.
+    The number of speakers is that of merged groups with enough speech. Segments that overlap in time are in different
+    clusters where that is nearly as likely.
 
     Args:
         embeddings: (N, D).
@@ -142,8 +145,8 @@ def group_speakers(
         seconds: (N,) their lengths.
         speakers: their number; auto: it is found.
         rule: Rule of the encoder, see `rule_of`.
-        clear: (N,) bool, segments that matter most for the number if they are enough, see `clear_segments`; None: all.
-        overlaps: Overlaps of the segments; None: none.
+        clear: (N,) bool, segments that matter most for the number if they are enough, see `clear_segments`.
+        overlaps: Overlaps of the segments, see `overlaps_of`.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -159,7 +162,7 @@ def group_speakers(
     blended, counted = blend_turns(points, neighbors), None
     if speakers == "auto":
         weights = np.ones(len(points))
-        if clear is not None and clear.sum() >= _LEAST_CLEAR:
+        if clear.sum() >= _LEAST_CLEAR:
             weights[~clear] = _UNCLEAR_WEIGHT
         answers = []
         for start in range(_STARTS):
@@ -168,7 +171,7 @@ def group_speakers(
         counted = _median_of(answers, turn_distance)
         speakers = counted.speakers
     clusters = spherical_k_means(blended, speakers, restarts=_RESTARTS)
-    if overlaps is not None and speakers > 1 and turn_distance is not None:
+    if speakers > 1 and turn_distance is not None:
         _tell_apart(clusters, points, seconds, overlaps, _NEARLY_AS_NEAR * turn_distance)
     return clusters, counted
 
@@ -203,7 +206,7 @@ def _tell_apart(clusters: Clusters, points: np.ndarray, seconds: np.ndarray, ove
 def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
     """Return unit vectors of segments, each with those before and after it in the same turn added, (N, D).
 
-    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
+    One segment is short. What is said before and after it without a pause is mostly said by the same speaker.
 
     Args:
         values: (N, D) embeddings.
@@ -222,7 +225,7 @@ def merge_groups(
     groups: np.ndarray,
     weights: np.ndarray,
     seconds: np.ndarray,
-    overlaps: Overlaps | None,
+    overlaps: Overlaps,
     turn_distance: float | None,
     rule: CountingRule,
 ) -> list[tuple[float, int]]:
@@ -236,7 +239,7 @@ def merge_groups(
         groups: (N,) int, the groups that it begins with.
         weights: (N,) of segments within their group.
         seconds: (N,) their lengths.
-        overlaps: Overlaps of the segments; None: none.
+        overlaps: Overlaps of the segments.
         turn_distance: Median cosine distance within turns.
         rule: Rule of the encoder.
     """
@@ -244,7 +247,7 @@ def merge_groups(
     member = np.eye(int(groups.max()) + 1)[groups].T
     sums, sizes = member @ (weights[:, None] * points), member @ weights
     lengths, clear = member @ seconds, member @ (weights * seconds)
-    pairs, times, where = overlaps or (np.zeros((0, 2), int), np.zeros(0), np.zeros(0, int))
+    pairs, times, where = overlaps
     recordings, where = np.unique(where, return_inverse=True)
     together = np.zeros((len(recordings), len(member), len(member)))
     np.add.at(together, (where, *groups[pairs.T]), times)

@@ -1,4 +1,4 @@
-"""Speaker encoders map segments of speech to vectors that are alike if the speaker is the same."""
+"""Speaker encoders map segments of speech to embeddings that are similar for the same speaker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, find_checkpoint
 
 COHORT = "cohort.npy"
-"""File beside an encoder's graph: embeddings of voices, (C, D)."""
+"""File beside an encoder's graph: embeddings of other speakers, (C, D)."""
 
 # Names in the metadata that sherpa-onnx's exporters write.
 _FBANK_FRAMEWORKS = ("wespeaker", "3d-speaker")
@@ -38,22 +38,23 @@ _STATED = {
 }
 
 
-def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
+def numbers_in(info: Mapping[str, Any], section: str, source: str | Path = "the speaker encoder") -> dict[str, float]:
     """Return the numbers that an encoder states for a use of it, those it does not state left out.
 
     Args:
         info: Data saved beside the weights.
         section: enrollment or counting.
+        source: File of the encoder.
 
     Raises:
         UserError: something else is there.
     """
-    found, (names, lowest, highest) = info.get(section) or {}, _STATED[section]
+    found, (names, lowest, highest) = info.get(section, {}), _STATED[section]
     if not isinstance(found, dict) or not all(
         name in names and type(value) in (int, float) and lowest <= value <= highest for name, value in found.items()
     ):
         raise UserError(
-            f"info.{section} of the speaker encoder: found {shown(found)}, expected numbers among {', '.join(names)}, "
+            f"{source}: {section}: found {shown(found)}, expected numbers among {', '.join(names)}, "
             f"from {lowest} to {highest}; export the encoder again with other values"
         )
     return found
@@ -67,7 +68,7 @@ class Encoder(Protocol):
         embedding_size: D.
         has_vad: whether it has `speech`.
         info: Data saved beside the weights, see `numbers_in`.
-        cohort: Voices that others are compared with, (C, D) unit vectors, see `clustering.likeness`; None: none.
+        cohort: Speakers that others are compared with, (C, D) unit vectors, see `clustering.likeness`; None: none.
     """
 
     sample_rate: int
@@ -83,6 +84,11 @@ class Encoder(Protocol):
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
         """Return speech probabilities of waveforms (B, T) float32 for each 20 ms, (B, F)."""
         ...
+
+    def embed_and_detect(self, waveforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `embed`, and `speech` or ones without a detector, of waveforms (B, T) float32."""
+        embeddings = self.embed(waveforms)
+        return embeddings, self.speech(waveforms) if self.has_vad else np.ones((len(waveforms), 1), np.float32)
 
     def fingerprint(self) -> str:
         """Return a digest of the weights."""
@@ -104,7 +110,7 @@ def _cohort_beside(graph: Path, size: int) -> np.ndarray | None:
     return unit_rows(voices)
 
 
-class GraphEncoder:
+class GraphEncoder(Encoder):
     """An encoder as a graph.
 
     Raises:
@@ -122,21 +128,29 @@ class GraphEncoder:
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""
-        return self._output("embeddings", waveforms)
+        return self._outputs(waveforms, "embeddings")[0]
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
         """Return probabilities of speech (B, F) of waveforms (B, T)."""
-        return self._output("speech", waveforms)
+        return self._outputs(waveforms, "speech")[0]
 
-    def _output(self, name: str, waveforms: np.ndarray) -> np.ndarray:
-        return self.graph.run({"waveforms": np.ascontiguousarray(waveforms, np.float32)}, [name])[name]
+    def embed_and_detect(self, waveforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return unit vectors (B, D), and probabilities of speech (B, F) or ones, of waveforms (B, T), by one run."""
+        if not self.has_vad:
+            return super().embed_and_detect(waveforms)
+        embeddings, speech = self._outputs(waveforms, "embeddings", "speech")
+        return embeddings, speech
+
+    def _outputs(self, waveforms: np.ndarray, *names: str) -> list[np.ndarray]:
+        found = self.graph.run({"waveforms": np.ascontiguousarray(waveforms, np.float32)}, list(names))
+        return [found[name] for name in names]
 
     def fingerprint(self) -> str:
         """Return the digest of the weights of the encoder that the graph was made of."""
         return self.graph.fingerprint
 
 
-class TorchEncoder:
+class TorchEncoder(Encoder):
     """An encoder in torch, such as `sepkit train --config speaker_encoder` writes.
 
     Args:
@@ -173,7 +187,7 @@ class TorchEncoder:
         return weights_fingerprint(self.model)
 
 
-class OtherEncoder:
+class OtherEncoder(Encoder):
     """An encoder of another toolkit as a graph: spectra (B, F, bands) or samples (B, T) to embeddings (B, D).
 
     The shipped encoder detects speech. The graph's metadata may state `counting` and `enrollment` as JSON,
@@ -226,7 +240,9 @@ class OtherEncoder:
                 key: parse_json(value) for key, value in contents.metadata.items() if key in _STATED
             }
         except ValueError as error:
-            raise UserError(f"{path}: {' or '.join(_STATED)} in its metadata is no JSON ({error})") from error
+            raise UserError(
+                f"{path}: {' or '.join(_STATED)} in its metadata is no JSON ({error}); export it again"
+            ) from error
         self._detector = load_encoder()
         self.embedding_size = self.embed(np.zeros((1, self.sample_rate), np.float32)).shape[1]
 
@@ -282,5 +298,5 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
 
         encoder = TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
     for section in _STATED:
-        numbers_in(encoder.info, section)  # A mistake in it is reported before an hour is separated.
+        numbers_in(encoder.info, section, path)  # A mistake in it is reported before an hour is separated.
     return encoder

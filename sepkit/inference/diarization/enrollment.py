@@ -6,6 +6,7 @@ match is reported as absent, or as undecided if the best similarity is just belo
 short.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ class Enrolled:
         """Return the line that says so if the recording sounds like two speakers."""
         if not self.maybe_two:
             return None
-        return f"{self.path}: may hold two speakers; enroll {self.name} from a recording of theirs alone"
+        return f"{self.path}: may contain two speakers; enroll {self.name} with a recording of {self.name} alone"
 
 
 def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
@@ -74,9 +75,9 @@ def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
         encoder: Speaker encoder.
 
     Raises:
-        UserError: a recording that cannot be read, or has less than 1 s of speech.
+        UserError: a recording that cannot be read, has less than 1 s of speech, or is that of another name.
     """
-    enrolled = []
+    enrolled: list[Enrolled] = []
     for name, path in named.items():
         source = Source(Path(path.name), (path,), (str(path),))
         segments, short = find_segments(source, encoder)
@@ -87,11 +88,14 @@ def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
                 f"{path}: found {seconds:.1f} s of speech, expected a recording of {name} alone with at least "
                 f"{LEAST_SECONDS:g} s; 10 s are better"
             )
-        points = unit_rows(np.asarray(embed(encoder, waveforms_of(source, segments, encoder.sample_rate)), np.float64))
+        rows, _ = embed(encoder, waveforms_of(source, segments, encoder.sample_rate))
+        points = unit_rows(np.asarray(rows, np.float64))
         if not np.isfinite(points).all():
             raise UserError(f"{path}: its samples are far beyond full scale, without audible speech; get it again")
-        mean, two = unit_rows(points.mean(0)), _maybe_two(points, lengths)
-        enrolled.append(Enrolled(name, path, file_digest(path), seconds, mean, two))
+        sha256, mean, two = file_digest(path), unit_rows(points.mean(0)), _maybe_two(points, lengths)
+        if same := [other.name for other in enrolled if other.sha256 == sha256]:
+            raise UserError(f"{path}: enrolled as {same[0]} and as {name}, expected one recording per speaker")
+        enrolled.append(Enrolled(name, path, sha256, seconds, mean, two))
     return enrolled
 
 
@@ -137,13 +141,14 @@ class Named:
 
     Args:
         speaker: number of the linked speaker who has the name, from 0; None: absent, or undecided.
-        likeness: Likeness to this speaker, or to the most similar unnamed one, see `clustering.likeness`; None: no
-            speech.
+        nearest: Number of this speaker, or of the most similar one, who may have another name; None: no one speaks.
+        likeness: Likeness to the nearest one, see `clustering.likeness`.
         too_short: Whether the enrollment is too short to decide whether the speaker is absent.
     """
 
     enrolled: Enrolled
     speaker: int | None
+    nearest: int | None
     likeness: float | None
     too_short: bool
 
@@ -155,6 +160,7 @@ class Named:
             "speech_seconds": round(self.enrolled.speech_seconds, 3),
             "maybe_two_speakers": self.enrolled.maybe_two,
             "speaker": None if self.speaker is None else self.speaker + 1,
+            "nearest_speaker": None if self.nearest is None else self.nearest + 1,
             "likeness": self.likeness,
         }
 
@@ -168,18 +174,19 @@ def name_speakers(
         enrolled: Enrolled speakers.
         embeddings: Unit vectors of the linked speakers, (speakers, D); zeros for one who never speaks.
         threshold: Likeness below which no speaker is named.
-        cohort: Voices of the encoder's cohort, (C, D), see `clustering.likeness`.
+        cohort: The encoder's cohort, (C, D), see `clustering.likeness`.
     """
     alike = likeness(np.array([speaker.embedding for speaker in enrolled]), embeddings, cohort)
     alike = np.where(np.any(embeddings != 0, axis=1), alike, -np.inf)
     # What is below the threshold counts the same, so that it takes no name from others.
     rows, columns = linear_sum_assignment(np.maximum(alike, threshold), maximize=True)
     given = {int(i): int(j) for i, j in zip(rows, columns, strict=True) if alike[i, j] >= threshold}
-    free = [column for column in range(len(embeddings)) if column not in given.values()]
     found = []
     for number, speaker in enumerate(enrolled):
         column = given.get(number)
-        best = alike[number, free].max(initial=-np.inf) if column is None else alike[number, column]
+        nearest = int(alike[number].argmax()) if column is None else column
+        best = float(alike[number, nearest])
         short = column is None and speaker.speech_seconds < DECIDING_SECONDS and best >= threshold - _UNDECIDED
-        found.append(Named(speaker, column, round(float(best), 4) if np.isfinite(best) else None, bool(short)))
+        place = (nearest, round(best, 4)) if math.isfinite(best) else (None, None)
+        found.append(Named(speaker, column, *place, short))
     return found

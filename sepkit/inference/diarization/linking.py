@@ -1,10 +1,11 @@
 """More speakers than estimates: the parts of all estimates of a recording, linked to the speakers who speak in them.
 
-A model with two outputs separates a meeting of six as long as no more than two speak at once. Each output then holds
+A model with two outputs separates a meeting of six as long as no more than two speak at once. Each output then contains
 one speaker after another. Turns of all outputs are embedded by a speaker encoder and clustered. Every sample of an
 output goes to exactly one speaker, so the speakers add up to what the outputs add up to.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import in_order_of_appearance, mean_directions, unit_rows
 from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder
@@ -112,7 +114,7 @@ class LinkedSpeakers:
             "outputs": outputs,
             "seconds_with_all_outputs": round(sum(length for _, length in self.full), 2),
             "times_with_all_outputs": [[round(start, 2), round(start + length, 2)] for start, length in self.full],
-            "note": f"no more than {outputs} at once are separated; one more is heard in the others' tracks",
+            "note": f"no more than {outputs} at once are separated; a further speaker is mixed into the other tracks",
         }
 
 
@@ -147,7 +149,14 @@ def link(
     known, counted, labels = 1 if speakers == "auto" else speakers, None, []
     means = np.zeros((known, encoder.embedding_size))
     if segments:
-        alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
+        alone, spoken = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
+        segments, alone = list(itertools.compress(segments, spoken)), alone[spoken]
+    if segments:
+        if speakers != "auto" and speakers > len(segments):
+            raise UserError(
+                f"link_speakers={speakers}: found {len(segments)} segments of speech, expected at least one per "
+                "speaker; use auto, or fewer speakers"
+            )
         seconds = np.array([segment.duration_seconds for segment in segments])
         turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
         found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear, overlaps_of(segments))

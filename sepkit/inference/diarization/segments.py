@@ -18,7 +18,7 @@ WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
 
 SHORTEST_SECONDS = 0.25
-"""Shorter segments do not identify a voice."""
+"""Shorter segments do not identify a speaker."""
 
 # Segments of one speaker that are nearer than this are one turn.
 _JOINED_PAUSE_SECONDS = 0.3
@@ -29,6 +29,8 @@ _LENGTH_SLACK = 0.01
 _TURN_PAUSE_SECONDS = 0.1
 # Clear segments: their least length, and least share without speech in another estimate.
 _CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
+# Segments with a lower mean probability of speech are noise. Fewer than 1 % of the segments of dev meetings are.
+_LEAST_SPEECH = 0.3
 # Frames processed together, and their context before and after, of a single estimate and of several.
 _FRAMES, _FRAMES_OF_ESTIMATES = (150, 12), (1000, 100)
 
@@ -60,9 +62,6 @@ class SpeechSegment:
 class SpeechMeter:
     """Turns of estimates that come in blocks: only speech counts as a turn, unless the encoder has no detector.
 
-    Attributes:
-        energy: Energy of the estimates over time.
-
     Args:
         count: Number of estimates, k.
         sample_rate: Sample rate of the estimates, Hz.
@@ -71,7 +70,7 @@ class SpeechMeter:
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
-        self.energy, self._rate, self._several = ActivityMeter(count, sample_rate), sample_rate, count > 1
+        self._energy, self._rate, self._several = ActivityMeter(count, sample_rate), sample_rate, count > 1
         self._detector = encoder if encoder is not None and encoder.has_vad else None
         self._frames, self._context = _FRAMES_OF_ESTIMATES if self._several else _FRAMES
         # Zeros before the beginning. With several estimates, the last row is the recording.
@@ -84,7 +83,7 @@ class SpeechMeter:
 
     def add(self, block: np.ndarray, recording: np.ndarray | None = None) -> None:
         """Take the next samples of all k estimates, (k, t), and of the recording, (t,); None: the sum of estimates."""
-        self.energy.add(block)
+        self._energy.add(block)
         if self._detector is None:
             return
         if self._several:
@@ -116,12 +115,12 @@ class SpeechMeter:
     def segments(self) -> list[list[tuple[float, float]]]:
         """Return beginnings and lengths, seconds, of the turns in each estimate, after the last block."""
         if self._detector is None:
-            return self.energy.segments()
+            return self._energy.segments()
         missing = self._samples(self._frames + 2 * self._context) - self._held.shape[1]
         new = self._held.shape[1] - self._samples(self._context)
         self._detect(np.pad(self._held, ((0, 0), (0, max(0, missing)))), new)
         found = np.concatenate(self._found, axis=1)
-        return self.energy.segments(active=found) if self._several else self.energy.segments(found)
+        return self._energy.segments(active=found) if self._several else self._energy.segments(found)
 
 
 def group_estimates(recordings: dict[Path, Path]) -> list[Source]:
@@ -247,7 +246,7 @@ def overlaps_of(segments: Sequence[SpeechSegment]) -> Overlaps:
 
 
 def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
-    """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
+    """Return which segments identify a speaker best, (N,) bool: long ones, mostly without overlap.
 
     The separated parts of two overlapping speakers sound like a third.
 
@@ -305,12 +304,15 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
         yield block[first : first + max(1, round(segment.duration_seconds * sample_rate))]
 
 
-def embed(encoder: Encoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
-    """Return embeddings of waveforms, (N, D) float32, computed one by one.
+def embed(encoder: Encoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return embeddings of segments, (N, D) float32, and which of them are speech, (N,) bool; computed one by one.
 
     Args:
-        encoder: Speaker encoder.
+        encoder: Speaker encoder. All segments count as speech for one that does not detect it.
         waveforms: Waveforms at the encoder's rate, (T,) each.
     """
-    rows = [encoder.embed(waveform[None])[0] for waveform in waveforms]
-    return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)
+    found = [encoder.embed_and_detect(waveform[None]) for waveform in waveforms]
+    if not found:
+        return np.zeros((0, encoder.embedding_size), np.float32), np.zeros(0, bool)
+    embeddings, speech = zip(*found, strict=True)
+    return np.concatenate(embeddings), np.array([frames.mean() >= _LEAST_SPEECH for frames in speech])

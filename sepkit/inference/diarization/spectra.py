@@ -21,8 +21,8 @@ _BANDS, _CEPSTRA = 40, 20
 _FRAME_SECONDS, _HOP_SECONDS, _BASELINE_LOWEST_HZ = 0.032, 0.01, 60.0
 
 
-def fbank(waveform: np.ndarray, bands: int = 80) -> np.ndarray:
-    """Return log energies of mel bands (F, bands) minus their mean over time, as Kaldi computes them without dither.
+def fbank(waveform: np.ndarray) -> np.ndarray:
+    """Return log energies of 80 mel bands (F, 80) minus their mean over time, as Kaldi computes them without dither.
 
     Args:
         waveform: (T,) at 16 kHz, between -1 and 1.
@@ -34,13 +34,13 @@ def fbank(waveform: np.ndarray, bands: int = 80) -> np.ndarray:
     frames = frames - frames.mean(-1, keepdims=True)
     frames = frames - _EMPHASIS * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     power = np.square(np.abs(np.fft.rfft(frames * np.hamming(_FRAME), _FBANK_SIZE)))
-    weights = mel_bands(_FBANK_SIZE, FRONTEND_RATE, bands, _LOWEST_HZ, FRONTEND_RATE / 2, nearest_weight=0)
+    weights = mel_bands(_FBANK_SIZE, FRONTEND_RATE, 80, _LOWEST_HZ, FRONTEND_RATE / 2, nearest_weight=0)
     logs = np.log(np.maximum(power @ weights.T, np.finfo(np.float32).eps))
     return (logs - logs.mean(0)).astype(np.float32)
 
 
-def mel(waveform: np.ndarray, bands: int = 40) -> np.ndarray:
-    """Return powers of mel bands (F, bands) of a waveform that is raised to -30 dB of full scale if it is quieter.
+def mel(waveform: np.ndarray) -> np.ndarray:
+    """Return powers of 40 mel bands (F, 40) of a waveform that is raised to -30 dB of full scale if it is quieter.
 
     Args:
         waveform: (T,) at 16 kHz, between -1 and 1.
@@ -52,7 +52,7 @@ def mel(waveform: np.ndarray, bands: int = 40) -> np.ndarray:
     samples = np.pad(samples * 10 ** (max(0.0, _QUIET_DBFS - level) / 20), _FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(samples, _FRAME)[::_HOP]
     power = np.square(np.abs(np.fft.rfft(frames * np.hanning(_FRAME + 1)[:-1])))
-    return (power @ _slaney_bands(bands).T).astype(np.float32)
+    return (power @ _slaney_bands(40).T).astype(np.float32)
 
 
 FRONTENDS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {"fbank": (80, fbank), "mel": (40, mel)}

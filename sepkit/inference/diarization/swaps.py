@@ -11,6 +11,7 @@ from itertools import combinations, pairwise, permutations
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.data.activity import FRAME_SECONDS
 from sepkit.inference.diarization.clustering import mean_directions, unit_rows
 from sepkit.inference.diarization.encoders import Encoder
 
@@ -35,7 +36,7 @@ _MOST_ROUNDS = 10
 # Starts of k-means. Values that differ only in later digits are equal, so that the page of `sepkit web` chooses alike.
 _STARTS, _DIGITS = 10, 6
 # Orders change at the quietest frame of 20 ms within 0.25 s, over that frame.
-_FRAME_SECONDS, _REACH_SECONDS = 0.02, 0.25
+_REACH_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
     changes = np.flatnonzero(np.diff(states)) + 1
     # Most of the recording keeps its order.
     usual = orders[np.bincount(states).argmax()]
-    frame = round(_FRAME_SECONDS * sample_rate)
+    frame = round(FRAME_SECONDS * sample_rate)
     edges = [_quietest(read, k * hop, num_samples, round(_REACH_SECONDS * sample_rate), frame) for k in changes]
     return Orders(np.array(edges), orders[states[[0, *changes]]][:, np.argsort(usual)], frame)
 

@@ -73,6 +73,7 @@ class ViewConfig:
         tilt_nepers: Standard deviation of each of four cosines over frequency that color a view, as a microphone does.
         room_probability: Share of views with reverberation: noise that decays by 60 dB in 0.1 to 0.4 s.
         telephone_probability: Share of views with the band of a telephone, about 300 to 3,400 Hz.
+        codec_probability: Share of views that are encoded as mp3, from the highest to the lowest bit rate.
         other_probability: Share of views with a second, weaker speaker, as in separated estimates.
         other_db: Range of how much weaker the second speaker is, dB.
         separated_probability: With data.separated: share of views that are cut from separated estimates.
@@ -91,6 +92,7 @@ class ViewConfig:
     tilt_nepers: NotNegative = 0.3
     room_probability: Share = 0.3
     telephone_probability: Share = 0.0
+    codec_probability: Share = 0.0
     other_probability: Share = 0.0
     other_db: Range = (8.0, 20.0)
     separated_probability: Share = 0.5

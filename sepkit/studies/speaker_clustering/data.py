@@ -19,7 +19,7 @@ import numpy as np
 from sepkit.corpora._recordings import Recording, check_provenance, find_recordings
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
-from sepkit.data.channels import band_gains, color
+from sepkit.data.channels import band_gains, codecs_at, color, encode_and_decode
 from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.metrics import si_sdr_db
@@ -34,6 +34,9 @@ _ROOM_SECONDS = 0.3
 _PAUSE_SHARES = 0.2, 0.6
 # Cutoff frequencies and orders of the band limits of telephones.
 _TELEPHONE_HZ, _FILTER_ORDERS = ((200.0, 350.0), (3000.0, 3500.0)), (4.0, 30.0)
+
+# Of mp3. LAME refuses the very lowest bit rates.
+_MOST_COMPRESSION = 0.99
 
 
 @dataclass
@@ -83,6 +86,8 @@ class SpeechSegments:
     ) -> None:
         if separated is not None and not Path(separated).is_dir():
             raise UserError(f"data.separated: {separated} is no folder, expected one with estimates of data.train")
+        if config.views.codec_probability and "mp3" not in codecs_at(sample_rate):
+            raise UserError(f"data.views.codec_probability: mp3 does not work at {sample_rate} Hz; set it to 0")
         self.config, self.sample_rate, self.views, self.seed = config, sample_rate, views, seed
         self.segments: list[Segment] = []
         self.waveforms: list[np.ndarray] = []
@@ -181,6 +186,8 @@ class SpeechSegments:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         views = self.config.views
         waveform = augment(crop, views, self.sample_rate, generator)
+        if views.codec_probability and generator.random() < views.codec_probability:
+            waveform = _as_mp3(waveform, self.sample_rate, generator)
         lengths = generator.random(2) * (views.longest_time_mask, views.longest_band_mask)
         begins = generator.random(2) * (1 - lengths)
         return waveform, np.array([begins[0], lengths[0], begins[1], lengths[1]], np.float32), heard
@@ -255,6 +262,13 @@ def augment(waveform: np.ndarray, views: ViewConfig, sample_rate: int, generator
         spectrum *= band_gains(size, sample_rate, *limits).astype(np.float32)
     gain = np.float32(10 ** (generator.uniform(-views.gain_db, views.gain_db) / 20))
     return (gain * np.asarray(irfft(spectrum, size))[: len(waveform)]).astype(np.float32)
+
+
+def _as_mp3(waveform: np.ndarray, sample_rate: int, generator: np.random.Generator) -> np.ndarray:
+    """Return a waveform (T,) encoded as mp3 and decoded, at its own level."""
+    scale = max(float(np.abs(waveform).max()), 1e-5) / 0.9
+    compression = float(generator.uniform(0, _MOST_COMPRESSION))
+    return scale * encode_and_decode(waveform / scale, sample_rate, "mp3", compression)
 
 
 def _energy(spectrum: np.ndarray) -> float:

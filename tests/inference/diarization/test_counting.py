@@ -12,6 +12,13 @@ from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import SpeechSegment, neighbors_in_turns
 
 NOBODY = np.zeros((0, 2), int)
+NO_OVERLAPS = NOBODY, np.zeros(0), np.zeros(0, int)
+
+
+def grouped(points, neighbors, seconds, speakers, rule=counting.CountingRule(), clear=None, overlaps=NO_OVERLAPS):
+    """Speakers of segments that are all clear, and do not overlap, unless something else is given."""
+    clear = np.ones(len(points), bool) if clear is None else clear
+    return counting.group_speakers(points, neighbors, seconds, speakers, rule, clear, overlaps)
 
 
 def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.ndarray:
@@ -31,7 +38,7 @@ def turns(count: int) -> np.ndarray:
 def test_count_at_any_distance_within_turns(count, spread):
     """No threshold fits all: within speakers, distances differ by a factor of 30."""
     points = groups(count, 20, spread)
-    clusters, found = counting.group_speakers(points, turns(len(points)), np.full(len(points), 1.5), "auto")
+    clusters, found = grouped(points, turns(len(points)), np.full(len(points), 1.5), "auto")
     assert [len(set(own.tolist())) for own in clusters.labels.reshape(count, 20)] == [1] * count
     assert found is not None and found.speakers == count == len(set(clusters.labels.tolist()))
     assert found.runner_up != count and found.margin > 0
@@ -50,9 +57,9 @@ def test_stray_segments_do_not_count():
     points = groups(2, 20)
     stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
     seconds, everything = np.array([1.5] * 40 + [0.5]), np.concatenate([points, stray])
-    clusters, found = counting.group_speakers(everything, turns(40), seconds, "auto")
+    clusters, found = grouped(everything, turns(40), seconds, "auto")
     assert found is not None and found.speakers == 2 and len(clusters.labels) == 41
-    _, alone = counting.group_speakers(stray, NOBODY, np.array([0.5]), "auto")
+    _, alone = grouped(stray, NOBODY, np.array([0.5]), "auto")
     assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
 
 
@@ -60,7 +67,7 @@ def test_groups_without_clear_speech_do_not_count():
     """A third group, of two speakers at once, counts unless it is known to be unclear, or too few are clear."""
     points, seconds = groups(3, 20), np.full(60, 1.5)
     for clear, expected in ((None, 3), (np.arange(60) < 40, 2), (np.arange(60) < 8, 3)):
-        clusters, found = counting.group_speakers(points, turns(60), seconds, "auto", clear=clear)
+        clusters, found = grouped(points, turns(60), seconds, "auto", clear=clear)
         assert found is not None and found.speakers == len(clusters.centers) == expected
 
 
@@ -98,11 +105,14 @@ def test_limits_by_hand():
     together[1, 1, 2] = together[1, 2, 1] = 1
     limits = rule.limits(0.4, np.array([40.0, 10, 5]), together)
     # Of 12 s, the groups have 4, 6 and 2: 2, 1 and 2 / 3 s are expected. In the other recording, half of 1 s.
-    assert limits[0, 1] == limits[1, 0] == pytest.approx(0.4 + 0.1 * math.log(2) - 0.05 * math.log(4.5 / 2.5))
-    assert limits[1, 2] == pytest.approx(0.4 + 0.1 * math.log(4) - 0.05 * math.log(3.5 / 2.0))
-    assert limits[0, 2] == pytest.approx(0.4 + 0.1 * math.log(4) - 0.05 * math.log(0.5 / (2 / 3 + 0.5)))
-    # 40 s are no better than 20.
+    assert limits[0, 1] == limits[1, 0] == pytest.approx(0.4 - 0.05 * math.log(4.5 / 2.5))
+    assert limits[1, 2] == pytest.approx(0.4 + 0.1 * math.log(8.25 / 5) - 0.05 * math.log(3.5 / 2.0))
+    assert limits[0, 2] == pytest.approx(0.4 + 0.1 * math.log(8.25 / 5) - 0.05 * math.log(0.5 / (2 / 3 + 0.5)))
+    # Of 55 s of speech, 8.25 s are long: 10 s are no better, and 40 s neither.
     assert limits[0, 0] == pytest.approx(0.4 - 0.05 * math.log(0.5 / (16 / 12 + 0.5)))
+    # Of three minutes of speech, 20 s are.
+    limits = rule.limits(0.4, np.array([40.0, 10, 130]), np.zeros((0, 3, 3)))
+    assert limits[0, 1] == pytest.approx(0.4 + 0.1 * math.log(2)) and limits[0, 2] == pytest.approx(0.4)
     assert counting.CountingRule().limits(None, np.ones(2), np.zeros((0, 2, 2)))[0, 1] == pytest.approx(0.6)
 
 
@@ -137,7 +147,7 @@ def test_several_starts_are_used(monkeypatch):
         return k_means(points, clusters, seed, **more)
 
     monkeypatch.setattr(counting, "spherical_k_means", noted)
-    _, found = counting.group_speakers(groups(3, 20), turns(60), np.full(60, 1.5), "auto")
+    _, found = grouped(groups(3, 20), turns(60), np.full(60, 1.5), "auto")
     assert found.share == 1.0 and seeds == [*range(9), 0]
 
 
@@ -149,12 +159,12 @@ def test_voices_that_overlap_are_two_and_short_groups_join():
     rule = counting.CountingRule(0.0, 0.25, 0.05, 0.1)
     pairs = np.stack([np.arange(20), np.arange(20, 40)], 1)
     for overlaps, length, expected in (
-        (None, 1.5, 1),
+        (NO_OVERLAPS, 1.5, 1),
         ((pairs, np.full(20, 1.0), np.zeros(20, int)), 1.5, 2),
         ((pairs, np.full(20, 0.1), np.zeros(20, int)), 0.2, 1),
     ):
         seconds = np.repeat([1.5, length], 20)
-        _, found = counting.group_speakers(points, turns(40), seconds, "auto", rule, overlaps=overlaps)
+        _, found = grouped(points, turns(40), seconds, "auto", rule, overlaps=overlaps)
         assert found.speakers == expected, length
 
 
@@ -173,7 +183,7 @@ def test_overlapping_segments_are_two_speakers_where_that_is_nearly_as_likely(ga
 
 
 def test_many_segments_are_counted():
-    clusters, found = counting.group_speakers(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
+    clusters, found = grouped(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
     assert found is not None and found.speakers == 3
     np.testing.assert_array_equal(np.bincount(clusters.labels), [500] * 3)
 
@@ -182,13 +192,13 @@ def test_a_given_number_is_kept():
     """Below and above the number that is there, too; at it, clusters are the groups."""
     points, seconds = groups(3, 20), np.full(60, 1.5)
     for number in (1, 2, 3, 4, 20):
-        clusters, counted = counting.group_speakers(points, turns(60), seconds, number)
+        clusters, counted = grouped(points, turns(60), seconds, number)
         assert counted is None and len(clusters.centers) == number == len(set(clusters.labels.tolist()))
         np.testing.assert_allclose(clusters.posterior.sum(1), 1)
         if number == 3:
             assert [len(set(own.tolist())) for own in clusters.labels.reshape(3, 20)] == [1, 1, 1]
     with pytest.raises(UserError, match="found 60 segments of speech, expected at least 61"):
-        counting.group_speakers(points, turns(60), seconds, 61)
+        grouped(points, turns(60), seconds, 61)
 
 
 def test_a_given_number_spends_no_group_on_an_outlier():
@@ -197,7 +207,7 @@ def test_a_given_number_spends_no_group_on_an_outlier():
     generator = np.random.default_rng(0)
     points = unit_rows(np.repeat([first, second], 30, axis=0) + 0.05 * generator.standard_normal((60, 32)))
     points = np.concatenate([points, -np.eye(32)[5:8]])
-    found, counted = counting.group_speakers(points, NOBODY, np.full(63, 1.5), 2)
+    found, counted = grouped(points, NOBODY, np.full(63, 1.5), 2)
     assert counted is None
     assert len({*found.labels[:30]}) == len({*found.labels[30:60]}) == 1 and found.labels[0] != found.labels[30]
 
@@ -220,7 +230,7 @@ def test_merges_are_those_of_scipys_average_linkage():
     distances = np.clip(1 - points @ points.T, 0, 2)
     np.fill_diagonal(distances, 0.0)
     heights = linkage(squareform(distances, checks=False), "average")[:, 2]
-    steps = counting.merge_groups(points, np.arange(20), np.ones(20), np.full(20, 3.0), None, 0.0, rule)
+    steps = counting.merge_groups(points, np.arange(20), np.ones(20), np.full(20, 3.0), NO_OVERLAPS, 0.0, rule)
     np.testing.assert_allclose([beyond for beyond, _ in steps[:-1]], heights - 1e-6, rtol=1e-9)
     assert [count for _, count in steps] == list(range(20, 0, -1))
 
@@ -231,6 +241,6 @@ def test_an_encoder_states_how_its_speakers_are_counted():
     assert counting.rule_of({}) == counting.CountingRule()
     for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1, True)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(
-            UserError, match=r"^info\.counting of the speaker encoder: found .*, expected numbers among turn_d"
+            UserError, match=r"^the speaker encoder: counting: found .*, expected numbers among turn_d"
         ):
             counting.rule_of({"counting": stated})

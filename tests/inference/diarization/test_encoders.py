@@ -17,6 +17,7 @@ from sepkit.inference.diarization.enrollment import threshold_of
 from sepkit.inference.diarization.spectra import fbank, mel
 from sepkit.models.published.shipped import encoder_folder
 from tests.complaint import complaint
+from tests.noise_voices import buzz
 
 
 def speech(seconds=1.3):
@@ -123,8 +124,7 @@ def test_sepkits_own_encoder_hears_samples(tmp_path):
 
 
 def test_a_recording_is_clustered_by_the_encoder_of_another_toolkit(tmp_path):
-    times = np.arange(32000) / 16000
-    low, high = (0.05 * sum(np.sin(2 * np.pi * k * hz * times) / k for k in range(1, 11)) for hz in (100, 350))
+    low, high = (0.2 * buzz(hz, 2.0, 16000) for hz in (100, 350))
     pause = np.zeros(16000)
     audio.write(tmp_path / "in.wav", np.concatenate([low, pause, high, pause, low]).astype(np.float32), 16000)
     encoder = graph(tmp_path / "a.onnx", [None, None, 40])

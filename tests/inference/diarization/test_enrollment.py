@@ -57,6 +57,21 @@ def test_a_short_enrollment_decides_only_who_is_far_from_the_threshold() -> None
         assert [one.speaker for one in found] == [0, None, None] and [one.too_short for one in found] == undecided
 
 
+def test_the_nearest_track_is_told_of_who_is_absent_also_if_it_has_another_name() -> None:
+    known = [replace(one, speech_seconds=10.0) for one in enrolled(np.array([[0.8, 0.6], [1.0, 0.0]]))]
+    absent, named = name_speakers(known, np.array([[0.0, 0.0], [1.0, 0.0]]), 0.5)
+    assert (named.speaker, named.nearest, named.likeness) == (1, 1, 1.0)
+    assert (absent.speaker, absent.nearest, absent.likeness, absent.too_short) == (None, 1, 0.8, False)
+    assert absent.to_plain()["nearest_speaker"] == 2
+
+
+def test_one_recording_is_enrolled_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        audio.write(tmp_path / f"{name}.wav", voice(0, 2.0, 0), RATE)
+    named = {"alice": tmp_path / "a.wav", "bob": tmp_path / "b.wav"}
+    complaint(lambda: enroll(named, TorchEncoder(noise_encoder())), "b.wav: enrolled as alice and as bob, expected one")
+
+
 def test_nobody_is_named_where_nobody_speaks() -> None:
     known = unit_rows(np.random.default_rng(0).standard_normal((2, 4)))
     for embeddings in (np.zeros((1, 4)), np.zeros((3, 4))):
@@ -87,10 +102,12 @@ def test_names_of_any_language_can_be_used() -> None:
 
 
 def test_options_that_do_not_go_together() -> None:
-    complaint(lambda: OutputOptions(enroll=["a=a.wav"]), "enroll: needs link_speakers=auto")
+    assert OutputOptions(enroll=["a=a.wav"]).link_speakers == "auto"
+    complaint(lambda: OutputOptions(enroll=["a=a.wav"], speakers=2), "enroll: needs link_speakers=auto")
+    complaint(lambda: OutputOptions(speaker_encoder="a"), "speaker_encoder: needs link_speakers=auto")
     with pytest.raises(UserError, match="only: found bob, expected one of alice"):
         OutputOptions(link_speakers="auto", enroll=["alice=a.wav"], only="bob")
-    with pytest.raises(UserError, match="only: found bob, expected a name from enroll, which is not given"):
+    with pytest.raises(UserError, match="only: found bob, which is not enrolled; add enroll bob=FILE"):
         OutputOptions(link_speakers="auto", only="bob")
 
 
@@ -127,7 +144,7 @@ def test_two_speakers_in_an_enrollment_are_doubted(tmp_path: Path) -> None:
         audio.write(tmp_path / f"{name}.wav", np.concatenate([voice(k, s, n) for n, (k, s) in enumerate(parts)]), RATE)
     found = enroll({name: tmp_path / f"{name}.wav" for name in takes}, TorchEncoder(noise_encoder()))
     assert [speaker.maybe_two for speaker in found] == [False, True, None]
-    assert found[0].warning() is None and "two.wav: may hold two speakers" in str(found[1].warning())
+    assert found[0].warning() is None and "two.wav: may contain two speakers" in str(found[1].warning())
 
 
 @pytest.fixture
@@ -150,7 +167,7 @@ def command(meeting: Path, tmp_path: Path) -> list[str]:
 
 
 def test_tracks_have_names_and_who_is_absent_is_told(command: list[str], tmp_path: Path, printed) -> None:
-    assert "written: s1, zero, one; absent: nobody" in printed(command)
+    assert "written: s1, zero, one; not found: nobody" in printed(command)
     told = json.loads((tmp_path / "out/meeting.json").read_text())
     assert told["absent"] == ["nobody"] and told["enroll_threshold"] == 0.6
     assert told["estimates"] == ["meeting_s1.wav", "meeting_zero.wav", "meeting_one.wav"]
@@ -182,12 +199,12 @@ def test_only_one_track_is_written(command: list[str], tmp_path: Path, printed) 
     np.testing.assert_array_equal(audio.read(tmp_path / "out/meeting_one.wav"), before)
     assert {line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()} == {"one"}
     assert "1 file already separated" in printed([*command, "--only", "one"])
-    assert "written: none; absent: nobody" in printed([*command, "--only", "nobody"])
+    assert "written: none; not found: nobody" in printed([*command, "--only", "nobody"])
     told = json.loads((tmp_path / "out/meeting.json").read_text())
     assert told["estimates"] == [] and told["absent"] == ["nobody"] and not list((tmp_path / "out").glob("*.wav"))
     # Another recording of the same name is another enrollment.
     audio.write(tmp_path / "nobody.wav", voice(2, 3.0, 77), RATE)
-    assert "written: nobody; absent: none" in printed([*command, "--only", "nobody"])
+    assert "written: nobody; not found: none" in printed([*command, "--only", "nobody"])
 
 
 def test_an_enrollment_that_is_too_short_to_decide_is_told(
@@ -198,7 +215,7 @@ def test_an_enrollment_that_is_too_short_to_decide_is_told(
     save_model(noise_encoder(), tmp_path / "encoder", {"enrollment": {"threshold": nobody["likeness"] + 0.1}})
     command[command.index("--out") + 1] = str(tmp_path / "again")
     assert main(command) == 0
-    line = "written: s1, zero, one; absent: none; enrollment too short to decide (less than 5 s of speech): nobody"
+    line = "written: s1, zero, one; not found: none; enrollment too short to decide (less than 5 s of speech): nobody"
     assert line in capsys.readouterr().out
     told = json.loads((tmp_path / "again/meeting.json").read_text())
     assert told["absent"] == [] and told["too_short"] == ["nobody"]
@@ -220,6 +237,6 @@ def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(info, 
     (section,) = info
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"sepkit separate: info.{section} of the speaker encoder: found ")
+    assert told.startswith(f"sepkit separate: {encoder}: {section}: found ")
     assert told.endswith("; export the encoder again with other values\n") and told.count("\n") == 1
     assert not out.exists()

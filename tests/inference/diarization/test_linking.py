@@ -9,14 +9,14 @@ from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.inference.batch.files import speakers_to_link
 from sepkit.inference.diarization import linking
-from sepkit.inference.diarization.encoders import TorchEncoder
+from sepkit.inference.diarization.encoders import TorchEncoder, load_encoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, _owners, _waveforms, link
 from sepkit.inference.diarization.segments import SpeechSegment
 from sepkit.inference.selection import Selection
 from sepkit.inference.separated import Separated
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
-from tests.noise_voices import RATE, noise_encoder, voice
+from tests.noise_voices import RATE, buzz, noise_encoder, voice
 
 # Two outputs, in which three speakers take turns of 2 s with pauses of half a second: (output, speaker) by turn.
 TURNS = [(0, 0), (1, 1), (0, 2), (1, 0), (0, 1)]
@@ -32,12 +32,12 @@ def estimates():
     return made
 
 
-def linked(estimates, speakers, block=3001, recording=None) -> LinkedSpeakers:
+def linked(estimates, speakers, block=3001, recording=None, encoder=None) -> LinkedSpeakers:
     def blocks():
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
     whole = estimates.sum(0) if recording is None else recording
-    encoder = TorchEncoder(noise_encoder())
+    encoder = encoder or TorchEncoder(noise_encoder())
     return link(blocks, len(estimates), RATE, encoder, speakers, lambda: iter([whole[None]]))  # type: ignore[arg-type]
 
 
@@ -69,6 +69,20 @@ def test_blocks_do_not_matter(estimates):
     np.testing.assert_array_equal(a, b)
 
 
+def test_noise_and_chords_are_tracks_of_nobody():
+    """In estimates too, what the shipped encoder does not take for speech belongs to no speaker."""
+    times = np.arange(8 * RATE) / RATE
+    noise = 0.05 * np.random.default_rng(0).standard_normal(len(times))
+    chord = 0.1 * sum(np.sin(2 * np.pi * hz * times) for hz in (262, 330, 392))
+    for heard in (noise, chord):
+        found = linked(np.stack([0.9 * heard, 0.1 * heard]).astype(np.float32), "auto", encoder=load_encoder())
+        assert found.to_plain()["speakers"] == 0 and not any(found.turns)
+    both = np.stack([np.pad(buzz(150, 3.0, RATE), (0, 5 * RATE)), np.roll(noise, 1)]).astype(np.float32)
+    both[1, : 4 * RATE] = 0.0
+    (turns,) = linked(both, "auto", encoder=load_encoder()).turns
+    assert sum(length for _, length in turns) == pytest.approx(3.0, abs=0.3) and turns[-1][0] < 3.0
+
+
 def test_silence_is_a_track_of_nobody():
     found = linked(np.zeros((2, RATE), np.float32), "auto")
     assert found.to_plain()["speakers"] == 0
@@ -90,7 +104,7 @@ def test_time_in_which_one_more_would_not_be_separated(at_once, expected):
 
 
 def test_more_speakers_than_segments_are_refused(estimates):
-    complaint(lambda: linked(estimates, 40), "expected at least 40")
+    complaint(lambda: linked(estimates, 40), "link_speakers=40: found 10 segments of speech, expected at least one per speaker")
 
 
 @pytest.mark.parametrize("seconds", [3.0, 8.0], ids=["whole", "long"])

@@ -74,7 +74,8 @@ def test_nothing_has_no_embeddings() -> None:
     class Encoder:
         embedding_size = 7
 
-    assert module.embed(Encoder(), []).shape == (0, 7)  # type: ignore[arg-type]
+    embeddings, speech = module.embed(Encoder(), [])  # type: ignore[arg-type]
+    assert embeddings.shape == (0, 7) and speech.shape == (0,)
 
 
 def test_turns_are_cut_into_equal_segments(meeting):

@@ -64,6 +64,18 @@ def test_a_share_of_views_has_the_band_of_a_telephone(moco: SpeakerClusteringCon
     assert 10 <= sum(inside) <= 30
 
 
+def test_a_share_of_views_is_encoded_and_decoded(moco: SpeakerClusteringConfig) -> None:
+    """Coded views resemble the same views before, at the same place and level; the others are as they were."""
+    plain, changed = replace(moco.data.views, clean_probability=1.0, room_probability=0.0, gain_db=0.0), 0
+    before = segments(moco.data, plain, 40)[0, 0][0]
+    coded = segments(moco.data, replace(plain, codec_probability=0.5), 40)[0, 0][0]
+    for one, other in zip(before, coded, strict=True):
+        changed += not np.array_equal(one, other)
+        assert one @ other > 0.6 * np.linalg.norm(one) * np.linalg.norm(other)
+        assert 0.5 < np.linalg.norm(other) / np.linalg.norm(one) < 1.2
+    assert 8 < changed < 32
+
+
 def test_noise_can_be_left_out_of_views(moco: SpeakerClusteringConfig) -> None:
     plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
     made = segments(moco.data, replace(plain, clean_probability=0.5), 40)
