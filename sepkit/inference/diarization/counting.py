@@ -26,6 +26,8 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts that a smaller change of all limits alters (in median distances within turns), or that fewer starts find, were
 # often wrong in dev meetings.
 _CERTAIN_MARGIN, _CERTAIN_SHARE = 0.05, 0.8
+# Of counts beyond two in less speech, four in ten were wrong, whatever their margin.
+_CERTAIN_SECONDS = 100.0
 # Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
 # Weight of a segment that is not clear, in its group.
@@ -54,6 +56,7 @@ class SpeakerCount:
         margin: Change of all limits, in cosine distance, that gives another answer; small: nearly another one.
         share: Share of the starts that give this answer.
         turn_distance: median cosine distance between neighboring segments of a turn; None: no turn has two segments.
+        speech_seconds: Length of all segments.
     """
 
     speakers: int
@@ -61,12 +64,13 @@ class SpeakerCount:
     margin: float
     share: float
     turn_distance: float | None
+    speech_seconds: float
 
     @property
     def uncertain(self) -> bool:
-        """Whether starts disagree, another answer is nearly as good, or the limit is a guess."""
-        distance = self.turn_distance
-        return distance is None or self.margin < _CERTAIN_MARGIN * distance or self.share < _CERTAIN_SHARE
+        """Whether starts disagree, another answer is nearly as good, speech is short, or the limit is a guess."""
+        distance, short = self.turn_distance, self.speakers > 2 and self.speech_seconds < _CERTAIN_SECONDS
+        return short or distance is None or self.margin < _CERTAIN_MARGIN * distance or self.share < _CERTAIN_SHARE
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a JSON file."""
@@ -168,7 +172,7 @@ def group_speakers(
         for start in range(_STARTS):
             groups = spherical_k_means(blended, min(_FIRST_GROUPS, len(points)), start, restarts=1).labels
             answers.append(_answers(merge_groups(blended, groups, weights, seconds, overlaps, turn_distance, rule)))
-        counted = _median_of(answers, turn_distance)
+        counted = _median_of(answers, turn_distance, float(seconds.sum()))
         speakers = counted.speakers
     clusters = spherical_k_means(blended, speakers, restarts=_RESTARTS)
     if speakers > 1 and turn_distance is not None:
@@ -280,10 +284,13 @@ def _answers(steps: list[tuple[float, int]]) -> tuple[int, int, float]:
     return answer, answer + 1, math.inf
 
 
-def _median_of(answers: list[tuple[int, int, float]], turn_distance: float | None) -> SpeakerCount:
+def _median_of(
+    answers: list[tuple[int, int, float]], turn_distance: float | None, speech_seconds: float
+) -> SpeakerCount:
     """Return the median answer of several starts; the runner-up is the most frequent other one, if there is one."""
     median = sorted(count for count, _, _ in answers)[len(answers) // 2]
     others = [count for count, _, _ in answers if count != median] or [second for _, second, _ in answers]
     runner_up = max(sorted(set(others)), key=others.count)
     margins = sorted(margin for count, _, margin in answers if count == median)
-    return SpeakerCount(median, runner_up, margins[len(margins) // 2], len(margins) / len(answers), turn_distance)
+    margin, share = margins[len(margins) // 2], len(margins) / len(answers)
+    return SpeakerCount(median, runner_up, margin, share, turn_distance, speech_seconds)

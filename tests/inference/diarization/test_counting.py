@@ -12,10 +12,10 @@ from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import SpeechSegment, neighbors_in_turns
 
 NOBODY = np.zeros((0, 2), int)
-NO_OVERLAPS = NOBODY, np.zeros(0), np.zeros(0, int)
+RULE, NO_OVERLAPS = counting.CountingRule(), (NOBODY, np.zeros(0), np.zeros(0, int))
 
 
-def grouped(points, neighbors, seconds, speakers, rule=counting.CountingRule(), clear=None, overlaps=NO_OVERLAPS):
+def grouped(points, neighbors, seconds, speakers, rule=RULE, clear=None, overlaps=NO_OVERLAPS):
     """Speakers of segments that are all clear, and do not overlap, unless something else is given."""
     clear = np.ones(len(points), bool) if clear is None else clear
     return counting.group_speakers(points, neighbors, seconds, speakers, rule, clear, overlaps)
@@ -48,9 +48,14 @@ def test_count_at_any_distance_within_turns(count, spread):
 
 @pytest.mark.parametrize(("margin", "uncertain"), [(0.0199, True), (0.0201, False), (math.inf, False)])
 def test_a_count_is_uncertain_below_its_margin(margin, uncertain):
-    assert counting.SpeakerCount(2, 3, margin, 8 / 9, 0.4).uncertain is uncertain
-    assert counting.SpeakerCount(2, 3, margin, 7 / 9, 0.4).uncertain
-    assert counting.SpeakerCount(2, 3, margin, 1.0, None).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 8 / 9, 0.4, 60.0).uncertain is uncertain
+    assert counting.SpeakerCount(2, 3, margin, 7 / 9, 0.4, 60.0).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 1.0, None, 60.0).uncertain
+
+
+@pytest.mark.parametrize(("speakers", "seconds", "uncertain"), [(2, 30.0, False), (3, 99.9, True), (3, 100.0, False)])
+def test_more_than_two_speakers_in_little_speech_are_uncertain(speakers, seconds, uncertain):
+    assert counting.SpeakerCount(speakers, 2, 0.3, 1.0, 0.4, seconds).uncertain is uncertain
 
 
 def test_stray_segments_do_not_count():
@@ -83,10 +88,10 @@ def test_the_answer_is_the_median_of_the_starts():
         (4, 5, 0.04),
         (5, 4, 0.3),
     ]
-    found = counting._median_of([*answers, (4, 5, 0.02)], 0.4)
-    assert found == counting.SpeakerCount(4, 5, 0.03, 5 / 9, 0.4) and found.uncertain
-    assert counting._median_of([(3, 4, 0.1), (3, 2, 0.2), (3, 2, 0.3)], 0.4) == counting.SpeakerCount(
-        3, 2, 0.2, 1.0, 0.4
+    found = counting._median_of([*answers, (4, 5, 0.02)], 0.4, 200.0)
+    assert found == counting.SpeakerCount(4, 5, 0.03, 5 / 9, 0.4, 200.0) and found.uncertain
+    assert counting._median_of([(3, 4, 0.1), (3, 2, 0.2), (3, 2, 0.3)], 0.4, 200.0) == counting.SpeakerCount(
+        3, 2, 0.2, 1.0, 0.4, 200.0
     )
 
 
