@@ -245,7 +245,5 @@ def test_an_encoder_states_how_its_speakers_are_counted():
     assert counting.rule_of(load_encoder().info) == shipped
     assert counting.rule_of({}) == counting.CountingRule()
     for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1, True)), {"share": 1.0}, [0.6, 0.2], "0.6"):
-        with pytest.raises(
-            UserError, match=r"^the speaker encoder: counting: found .*, expected numbers among turn_d"
-        ):
+        with pytest.raises(UserError, match=r"^the speaker encoder: counting: found .*, expected numbers among turn_d"):
             counting.rule_of({"counting": stated})
