@@ -154,8 +154,8 @@ def link(
     if segments:
         if speakers != "auto" and speakers > len(segments):
             raise UserError(
-                f"link_speakers={speakers}: found {len(segments)} segments of speech, expected at least one per "
-                "speaker; use auto, or fewer speakers"
+                f"found {len(segments)} segments of speech, expected at least {speakers}, one per speaker; use "
+                "--link-speakers auto, or fewer speakers"
             )
         seconds = np.array([segment.duration_seconds for segment in segments])
         turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
