@@ -234,7 +234,9 @@ def test_both_runners_make_the_same_of_fifty_recordings(name, options, data_fold
             assert found[same] == expected[same], path.name
         values = [np.array(one["predicted_si_sdr_db"], float) for one in (found, expected)]
         assert (np.isnan(values[0]) == np.isnan(values[1])).all()
-        worst["prediction, dB"] = max(worst["prediction, dB"], *np.nan_to_num(np.abs(values[0] - values[1])))
+        # Rounding is 40 dB nearer to an output that is nearly empty, which is predicted to have -30 dB.
+        scale = np.maximum(1.0, np.abs(values[1]) / 10)
+        worst["prediction, dB"] = max(worst["prediction, dB"], *np.nan_to_num(np.abs(values[0] - values[1]) / scale))
         peak = np.abs(audio.read(path)).max()
         for estimate in expected["estimates"]:
             pair = [audio.read(tmp_path / kind / estimate) for kind in ("graph", "torch")]
